@@ -114,7 +114,7 @@ def chosen_tab(plan: Plan) -> None:
     shown_groups = plan.first_groups(first, GROUP_ROWS)
     groups = [
         {
-            "shown": kit.short_uid(group.prompt_uid, 15),
+            "prompt_uid": kit.short_uid(group.prompt_uid, 15),
             "trajectories": len(group.trajectories),
             "steps": sum(len(one.step_uids) for one in group.trajectories),
             "tokens": sum(one.n_tokens for one in group.trajectories),
@@ -137,7 +137,7 @@ def chosen_tab(plan: Plan) -> None:
             selection_mode="single-cell",
             key=f"groups-{plan.hash[:12]}-{first}",
             column_config={
-                "shown": config.TextColumn("Prompt group", width=124),
+                "prompt_uid": config.TextColumn("Prompt group", width=124),
                 "trajectories": config.NumberColumn("Traj.", width=42, help="Trajectories"),
                 "steps": config.NumberColumn("Steps", width=50),
                 "tokens": config.NumberColumn("Tokens", width=80, format="localized"),

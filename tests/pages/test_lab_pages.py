@@ -303,7 +303,7 @@ def test_an_unknown_trajectory_says_so_and_leads_back(filled, open_page):
 @pytest.mark.parametrize(
     ("key", "params", "name", "label", "value"),
     [
-        ("batch", {"tab": "export"}, "format", "Format", "trl_dpo"),
+        ("batch", {"tab": "export"}, "format", "Format", "trl_grpo"),
         ("batch", {"tab": "whatif"}, "field", "Field", "n_rollouts"),
         ("batch", {"tab": "whatif"}, "counted", "Counted", "n_tokens"),
         ("batch", {"tab": "compare"}, "credit_of", "Trajectory", "traj-1-2"),

@@ -11,6 +11,7 @@ from core.batch.plan import plan
 from core.batch.recipe import Recipe
 from core.types import View
 from studio.charts.plan import group_density, group_strip
+from studio.kit.format import short_uid
 from studio.widgets.batch import credit
 from tests.pages.samples import agent_steps
 
@@ -78,10 +79,11 @@ def test_the_chosen_come_by_the_page(service, open_page, monkeypatch):
     page = open_page("batch", page="2")
     assert page.failures == []
     groups, trajectories = (frame.value for frame in page.app.dataframe)
-    assert groups["prompt_uid"].tolist() == names[200:]
+    assert groups["prompt_uid"].tolist() == [short_uid(name, 15) for name in names[200:]]
     assert groups["tokens"].sum() == sum(one.n_tokens for group in made.groups[200:] for one in group.trajectories)
     rows = made.trajectories.to_pylist()
-    assert trajectories["trajectory_uid"].tolist() == [row["trajectory_uid"] for row in rows if row["group"] >= 200]
+    on_page = [short_uid(row["trajectory_uid"], 14) for row in rows if row["group"] >= 200]
+    assert trajectories["trajectory_uid"].tolist() == on_page
     assert any("201–205 of 205 groups" in one.value for one in page.app.caption)
     json_page = open_page("batch", tab="json")
     shown = json.loads(json_page.app.json[0].value)

@@ -445,7 +445,7 @@ def test_settings_revoke_keys_back_up_check_and_preview_a_deletion(demo, visit, 
     name = page.get_by_label("Reviewer name")
     name.fill("Ada")
     name.press("Enter")
-    idle(page)
+    expect(page.get_by_text("Labels are now stored as Ada")).to_be_visible()
     page.goto(f"{demo[0].url}/settings")
     expect(page.get_by_label("Reviewer name")).to_have_value("Ada")
 

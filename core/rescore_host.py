@@ -18,9 +18,9 @@ from core.rewards import Services
 from core.rewards.policy import combination
 from core.rollouts import RunStore, WorkspaceStore
 from core.sandbox import parse_level
+from core.scoring.attempts import StoredAttempts
 from core.scoring.compare import by_trajectory, compare, new_reward, reliability
 from core.scoring.judge import GatewayJudge, JudgeSettings, ReplyCache
-from core.scoring.kept import KeptAttempts
 from core.scoring.rescore import Wanted, rescore
 from core.scoring.results import RescoreSettings, RescoreStore, Rescoring
 from core.types import Annotation, AnnotationKind, View
@@ -93,7 +93,7 @@ class RescoreHost:
             columns = (rows[name].to_pylist() for name in ("trajectory_uid", "reward", "channel"))
             wanted = [Wanted(*row) for row in zip(*columns, strict=True)]
             rescoring.note(n_total=len(wanted) * settings.repeats, error=None)
-            kept = KeptAttempts(
+            kept = StoredAttempts(
                 RunStore(self._settings.rollouts_dir),
                 WorkspaceStore(self._settings.workspaces_dir),
                 PackLibrary(self._settings.packs_dir),

@@ -103,18 +103,18 @@ class RolloutHost:
             Conflict: it is in progress, or nothing is left to do.
             InvalidInput: an outcome has a score.
         """
-        found = self.runs.get(run)
+        stored = self.runs.get(run)
         if workers is not None and not 1 <= workers <= MAX_WORKERS:
             raise InvalidInput(f"{workers} workers", field="workers", hint=f"a number from 1 to {MAX_WORKERS}")
-        if self._supervised(found) or found.in_progress:
+        if self._supervised(stored) or stored.in_progress:
             raise Conflict(f"the run {run} is in progress", field="run", hint="wait for its end, or cancel it")
-        half_way = any(one.state != "done" for one in found.attempts())
-        if not waiting_slots(found, retry) and not half_way:
+        half_way = any(one.state != "done" for one in stored.attempts())
+        if not waiting_slots(stored, retry) and not half_way:
             raise Conflict(
                 f"nothing is left to do in {run}", field="run", hint="retry names outcomes: lost, crashed, refused"
             )
-        self._supervise(found, workers=workers, retry=retry)
-        return found
+        self._supervise(stored, workers=workers, retry=retry)
+        return stored
 
     def cancel(self, run: str, timeout_s: float = STOP_S) -> bool:
         """End a run: attempts that are under way are lost. Returns whether it ran. NotFound if there is no such run."""

@@ -28,8 +28,8 @@ from core.api.train import apply_report, end_unfinished_sync
 from core.api.wire import PolicyIn, SessionIn, check
 from core.backup import backup
 from core.batch.leases import Leases
-from core.client import trusting
 from core.config import Settings
+from core.demo_host import DemoHost
 from core.doctor import Finding, diagnose
 from core.engine_host import LOCAL_ENGINE, LocalEngineHost, add_configured_engines, bounds_of, timeouts_of
 from core.errors import PoolError, StudioError
@@ -61,9 +61,7 @@ from core.pool.upkeep.trashedruns import uptime
 from core.rebuild import restore_missing_opinions
 from core.rescore_host import RescoreHost
 from core.rollout_host import RolloutHost
-from core.serving.process import EngineProcess
 from core.supervise import Supervisor
-from core.tasks.demo import DemoRun, demo_script_path
 from core.tasks.demo_load import load_demo
 from core.trash import TrashSweep, list_trash
 from core.types import PolicyEventKind
@@ -71,8 +69,6 @@ from core.workers.fleet import Fleet
 
 log = logging.getLogger(__name__)
 
-DEMO_ENGINE = "demo"
-DEMO_MODELS = ["demo-*"]
 STOP_TIMEOUT_S = 20.0
 HEALTH_MEND = "see the log for its start; free disk space and file descriptors, or restart the studio"
 MIN_KEY_CHARS = 16
@@ -120,9 +116,6 @@ class Service:
         self.pages_address = pages_address
         self._worker_token = secrets.token_hex(16)
         self._closing = ExitStack()
-        self._demo: DemoRun | None = None
-        self._demo_engine: EngineProcess | None = None
-        self._demo_lock = threading.Lock()
         with ExitStack() as opened, _folder_named(settings.data_dir):
             self._open(opened)
             self._closing = opened.pop_all()
@@ -193,7 +186,8 @@ class Service:
         self.local_engine = LocalEngineHost(settings, lambda: self.policy.weights_in_force(LOCAL_ENGINE))
         opened.callback(self.local_engine.stop)
         add_configured_engines(self.engines, settings, self.local_engine)
-        opened.callback(self._stop_demo)
+        self.demo = DemoHost(settings, lambda: self.base_url, self._add_engine)
+        opened.callback(self.demo.close)
         self.learning = LearnHost(settings, lambda: self.base_url, self._add_engine)
         self.rescoring = RescoreHost(settings, self.pool, lambda: self.base_url, self.clock)
         self.rollouts = RolloutHost(settings, lambda: self.base_url, self.clock)
@@ -391,39 +385,10 @@ class Service:
         self.ingest.catch_up(60.0)
         return result
 
-    def run_demo(self, n_rollouts: int = 4, *, seed: int = 0) -> DemoRun:
-        """Run the demo agent against the scripted demo engine; if a run is in progress, that one is returned."""
-        with self._demo_lock:
-            if self._demo is not None and self._demo.status()["running"]:
-                return self._demo
-            if self._demo_engine is None or not self._demo_engine.alive:
-                engine = EngineProcess.start("scripted", args=["--script", str(demo_script_path())])
-                engine.wait_ready()
-                self._demo_engine = engine
-                self._add_engine(DEMO_ENGINE, str(engine.base_url), DEMO_MODELS)
-            tls = None if self.settings.tls_cert is None else trusting(self.settings.tls_cert)
-            self._demo = DemoRun(
-                self.base_url, n_rollouts=n_rollouts, seed=seed, api_key=self.settings.api_key, tls=tls
-            )
-            self._demo.start()
-            return self._demo
-
     def _add_engine(self, name: str, base_url: str, models: list[str]) -> None:
         self.engines.add(name, base_url, models=models)
         if self.fleet is not None:
             self.fleet.add_engine(name, base_url, models=models)
-
-    def demo_status(self) -> dict[str, Any]:
-        """``{running, done, total, error}`` of the newest demo run."""
-        if self._demo is None:
-            return {"running": False, "done": 0, "total": 0, "error": None}
-        return self._demo.status()
-
-    def _stop_demo(self) -> None:
-        if self._demo is not None:
-            self._demo.stop()
-        if self._demo_engine is not None:
-            self._demo_engine.stop()
 
 
 _current: Service | None = None

@@ -108,9 +108,9 @@ def synthesis_app(connect: Connect, data_folder: Folder) -> typer.Typer:
     ) -> None:
         """Go on with a run. Nothing that is stored is asked for again. A budget here replaces that of the run."""
         budget = {"max_calls": max_calls, "max_total_tokens": max_tokens, "max_usd": max_usd}
-        found = store(data).get(run)
+        stored = store(data).get(run)
         with connect(data) as client:
-            _work(found, client, until, {name: one for name, one in budget.items() if one is not None})
+            _work(stored, client, until, {name: one for name, one in budget.items() if one is not None})
 
     @app.command("list")
     def list_(data: DataOption = None) -> None:
@@ -133,12 +133,12 @@ def synthesis_app(connect: Connect, data_folder: Folder) -> typer.Typer:
         from core.synthesis import progress
         from core.synthesis.routes import route_of
 
-        found = store(data).get(run)
+        stored = store(data).get(run)
         if stage is None:
-            _print_progress(progress(found).to_json(), json_)
+            _print_progress(progress(stored).to_json(), json_)
             return
-        route_of(found.settings.route).stage(stage)
-        state = found.state()
+        route_of(stored.settings.route).stage(stage)
+        state = stored.state()
         for one in state.of_stage(stage):
             if row is not None and one.key != row:
                 continue
@@ -185,9 +185,9 @@ def synthesis_app(connect: Connect, data_folder: Folder) -> typer.Typer:
         """Have rows made again when the run goes on, with new answers."""
         from core.synthesis.routes import route_of
 
-        found = store(data).get(run)
-        route_of(found.settings.route).stage(stage)
-        found.rerun(stage, row)
+        stored = store(data).get(run)
+        route_of(stored.settings.route).stage(stage)
+        stored.rerun(stage, row)
 
     @app.command("cancel")
     def cancel(run: RunArgument, data: DataOption = None) -> None:
@@ -211,12 +211,12 @@ def synthesis_app(connect: Connect, data_folder: Folder) -> typer.Typer:
         from core.synthesis.files import write_stage_files
         from core.synthesis.pack import pack_of
 
-        found = store(data).get(run)
+        stored = store(data).get(run)
         if format == "stages":
-            print_json({"out": str(out), "files": write_stage_files(found, out)})
+            print_json({"out": str(out), "files": write_stage_files(stored, out)})
             return
         made = pack_of(
-            found,
+            stored,
             min_mutation_score=min_mutation_score,
             max_flakiness=max_flakiness,
             min_difficulty=min_difficulty,
@@ -244,10 +244,10 @@ def _engines(run: Any, client: StudioClient) -> Callable[[str], Any]:
     settings = run.settings
 
     def engine(model: str) -> GatewayJudge:
-        asked = JudgeSettings(
+        judging = JudgeSettings(
             model, temperature=settings.temperature, max_tokens=settings.max_tokens, timeout_s=settings.timeout_s
         )
-        return GatewayJudge(client, asked, channel="synthesis", agent="synthesis")
+        return GatewayJudge(client, judging, channel="synthesis", agent="synthesis")
 
     return engine
 

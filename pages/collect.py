@@ -125,7 +125,7 @@ def newest() -> None:
         st.session_state["newest-total"] = service.pool.steps.count()
     table: pa.Table = st.session_state["newest-frame"]
     if table.num_rows == 0:
-        running = service.demo_status()["running"]
+        running = service.demo.status()["running"]
         kit.empty_state(
             "No call yet",
             "Calls appear here when they are captured.",

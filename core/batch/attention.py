@@ -61,12 +61,12 @@ class Attention:
 def attention(pool: AttentionPool, recipe: Recipe) -> list[Attention]:
     """The problems that the pool has now, in the order of ``CHECKS``; ``recipe`` gives the greatest staleness."""
     counted = {"steps": pool.steps, "trajectories": pool.trajectories, "groups": pool.groups}
-    found = []
+    problems = []
     for name, level, view, what, then in (*CHECKS, *_stale(recipe)):
         n = counted[level].count(view)
         if n:
-            found.append(Attention(name, level, n, view, what, then))
-    return found
+            problems.append(Attention(name, level, n, view, what, then))
+    return problems
 
 
 Check = tuple[str, str, View, str, str]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InvalidInput
-from core.packs import kept
+from core.packs import own_fields
 from core.packs.fields import as_object, as_seconds, as_text, as_texts, located, parse_json, rules_of, split_of
 from core.packs.model import REWARD_SH, Files, Pack, PackFile, PackTask
 from core.packs.tree import MARKERS, read_tree, search, write_tree
@@ -70,7 +70,7 @@ def parse(tree: Files) -> PackTask:
     if ENTRY not in tree:
         raise InvalidInput(f"{ENTRY} is missing", field=ENTRY, hint="it holds task_id and user_query")
     entry = as_object(parse_json(tree[ENTRY].content, ENTRY), ENTRY)
-    kept_fields = entry.pop(kept.KEY, None)
+    kept_fields = entry.pop(own_fields.KEY, None)
     parts = {role: {p.partition("/")[2]: one for p, one in tree.items() if p.startswith(f"{role}/")} for role in _ROLES}
     prefix = mount_prefix(entry.get("input_mount_dir"), entry.get("workspace_root"))
     task = replace(
@@ -82,7 +82,7 @@ def parse(tree: Files) -> PackTask:
         solution_files=parts[_SOLUTION],
         other_files=_others(tree),
     )
-    return kept.restored(task, kept_fields, tree)
+    return own_fields.restored(task, kept_fields, tree)
 
 
 def _others(tree: Files) -> dict[str, PackFile]:
@@ -118,7 +118,7 @@ def task_of_entry(entry: Mapping[str, Any]) -> PackTask:
 
 def entry_of_task(task: PackTask) -> dict[str, Any]:
     """``data_entry.json`` in ClawGym's own fields."""
-    extra = {name: value for name, value in task.extra.items() if name not in {"metadata", kept.KEY}}
+    extra = {name: value for name, value in task.extra.items() if name not in {"metadata", own_fields.KEY}}
     metadata = task.extra.get("metadata")
     entry: dict[str, Any] = {"task_id": task.task_id, "user_query": task.query}
     entry["metadata"] = {
@@ -180,10 +180,10 @@ def layout(task: PackTask) -> dict[str, PackFile]:
     try:
         natural = parse({**tree, ENTRY: _json(entry)})
     except InvalidInput:  # a field of another format has a name that means something else here
-        entry = entry_of_task(kept.bare(task))
+        entry = entry_of_task(own_fields.bare(task))
         natural = parse({**tree, ENTRY: _json(entry)})
-    stored = kept.differing(natural, task, tree)
-    return {ENTRY: _json({**entry, kept.KEY: stored} if stored else entry), **tree}
+    stored = own_fields.differing(natural, task, tree)
+    return {ENTRY: _json({**entry, own_fields.KEY: stored} if stored else entry), **tree}
 
 
 def _json(entry: Mapping[str, Any]) -> PackFile:

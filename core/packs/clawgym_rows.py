@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from core.errors import InvalidInput
-from core.packs import kept
+from core.packs import own_fields
 from core.packs.clawgym import CHECK, REWARD, WORKSPACE, mount_prefix, reward_script, task_of_entry
 from core.packs.fields import as_object, as_text, entry_of, files_of, mounted, rules_of
 from core.packs.model import REWARD_SH, Files, PackFile, PackTask
@@ -53,7 +53,7 @@ def parse(row: Mapping[str, Any], number: int) -> PackTask:
 
 def _hub(row: Mapping[str, Any], number: int) -> PackTask:
     rest = dict(row)
-    kept_fields = rest.pop(kept.KEY, None)
+    kept_fields = rest.pop(own_fields.KEY, None)
     files = files_of(rest.pop("input_files", None), "input_files")
     files = {mounted(path, (f"{WORKSPACE}/", "./"), "input_files"): one for path, one in files.items()}
     hook = as_text(rest.pop("hook_code", None) or HOOK, "hook_code")
@@ -76,7 +76,7 @@ def _hub(row: Mapping[str, Any], number: int) -> PackTask:
         category=as_text(category, "category") if category else None,
         extra=rest if rule is None or isinstance(rule, list) else {**rest, "rule": rule},
     )
-    return kept.restored(task, kept_fields, files)
+    return own_fields.restored(task, kept_fields, files)
 
 
 def _checker_files(files: Files, hook: str) -> dict[str, PackFile]:
@@ -113,7 +113,7 @@ def template_of(task_id: str) -> str:
 
 def _skill(row: Mapping[str, Any], number: int) -> PackTask:
     rest = dict(row)
-    kept_fields = rest.pop(kept.KEY, None)
+    kept_fields = rest.pop(own_fields.KEY, None)
     inputs = files_of(rest.pop("input_files", None), "input_files")
     checks = files_of(rest.pop("reward_files", None), "reward_files")
     hook = rest.pop("hook_code", None)
@@ -135,7 +135,7 @@ def _skill(row: Mapping[str, Any], number: int) -> PackTask:
         checker=REWARD_SH if REWARD in reward else None,
         checker_files=reward,
     )
-    return kept.restored(task, kept_fields, {**inputs, **checks})
+    return own_fields.restored(task, kept_fields, {**inputs, **checks})
 
 
 def _in_workspace(path: str, root: Any) -> str:
@@ -175,7 +175,7 @@ def row_of(task: PackTask) -> dict[str, Any]:
         reward = {("test.py" if path == CHECK else path): one for path, one in reward.items()}
     files = {path: one for path, one in task.input_files.items() if not path.startswith("reward/")}
     files |= {f"reward/{path}": one for path, one in reward.items()}
-    own = {"prompt", "hook_code", "input_files", "rule", "rules", "origin_template", "category", kept.KEY}
+    own = {"prompt", "hook_code", "input_files", "rule", "rules", "origin_template", "category", own_fields.KEY}
     own |= {"task_id", "reward_files", "data_entry", "hook_lang"}
     row: dict[str, Any] = {
         "prompt": task.query,
@@ -192,5 +192,5 @@ def row_of(task: PackTask) -> dict[str, Any]:
         row = {name: row[name] for name in ("prompt", "input_files")} | {"hook_code": HOOK, "rule": None}
         row["origin_template"] = template_of(task.task_id)
         natural = _hub(row, 0)
-    stored = kept.differing(natural, task, files)
-    return {**row, kept.KEY: stored} if stored else row
+    stored = own_fields.differing(natural, task, files)
+    return {**row, own_fields.KEY: stored} if stored else row

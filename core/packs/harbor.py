@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InvalidInput
-from core.packs import kept
+from core.packs import own_fields
 from core.packs.clawgym import WORKSPACE
 from core.packs.fields import as_object, as_seconds, as_text, as_texts, located, parse_json
 from core.packs.model import HARBOR, REWARD_SH, Files, Pack, PackFile, PackTask, canonical
@@ -82,7 +82,7 @@ def parse(tree: Files, name: str) -> PackTask:
     if query is None:
         raise InvalidInput(f"{QUERY} is not UTF-8", field=QUERY, hint="write it as UTF-8")
     metadata = as_object(rest.pop("metadata", None), "metadata")
-    stored = metadata.pop(kept.KEY, None)
+    stored = metadata.pop(own_fields.KEY, None)
     agent = as_object(rest.pop("agent", None), "agent")
     environment = as_object(rest.get("environment"), "environment")
     parts = {role: {p.partition("/")[2]: one for p, one in tree.items() if p.startswith(f"{role}/")} for role in _ROLES}
@@ -105,8 +105,12 @@ def parse(tree: Files, name: str) -> PackTask:
         other_files=_others(tree),
         extra=rest,
     )
-    fields = None if stored is None else parse_json(as_text(stored, f"metadata.{kept.KEY}"), f"metadata.{kept.KEY}")
-    return kept.restored(task, fields, tree)
+    fields = (
+        None
+        if stored is None
+        else parse_json(as_text(stored, f"metadata.{own_fields.KEY}"), f"metadata.{own_fields.KEY}")
+    )
+    return own_fields.restored(task, fields, tree)
 
 
 def _others(tree: Files) -> dict[str, PackFile]:
@@ -134,7 +138,7 @@ def document_of(task: PackTask) -> dict[str, Any]:
     if not {"schema_version", "version"} & document.keys():
         document["schema_version"] = "1.1"
     tables = {name: dict(as_object(document.get(name), name)) for name in ("metadata", "agent")}
-    tables["metadata"].pop(kept.KEY, None)
+    tables["metadata"].pop(own_fields.KEY, None)
     document["metadata"] = {
         **({} if task.category is None else {"category": task.category}),
         "tags": list(task.tags),
@@ -171,11 +175,11 @@ def layout(task: PackTask, name: str) -> dict[str, PackFile]:
         text = toml_text(document)
         natural = parse({**tree, TASK: PackFile(text.encode())}, name)
     except (TypeError, InvalidInput):  # TOML has no null, or a field of this name means something else in Harbor
-        document = document_of(kept.bare(task))
+        document = document_of(own_fields.bare(task))
         natural = parse({**tree, TASK: PackFile(toml_text(document).encode())}, name)
-    stored = kept.differing(natural, task, tree)
+    stored = own_fields.differing(natural, task, tree)
     if stored:
-        document["metadata"][kept.KEY] = canonical(stored)
+        document["metadata"][own_fields.KEY] = canonical(stored)
     return {TASK: PackFile(toml_text(document).encode()), **tree}
 
 

@@ -116,8 +116,8 @@ def required(spec: Mapping[str, Any], name: str, kind: type | tuple[type, ...], 
     """
     value = spec.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
-        found = "missing" if value is None else f"of type {type(value).__name__}"
-        raise InvalidInput(f"check.{name} is {found}", field=f"check.{name}", hint=hint)
+        problem = "missing" if value is None else f"of type {type(value).__name__}"
+        raise InvalidInput(f"check.{name} is {problem}", field=f"check.{name}", hint=hint)
     return value
 
 

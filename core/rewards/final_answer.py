@@ -57,9 +57,9 @@ def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
     compare: Callable[[Any], bool]
     if mode == "numeric":
         tolerance = _tolerance(spec)
-        found = last_number(part) if marked else last_number(text)
-        details["found"] = None if found is None else str(found)
-        compare = lambda one: found is not None and same_number(found, _expected(one), tolerance)  # noqa: E731
+        number = last_number(part) if marked else last_number(text)
+        details["found"] = None if number is None else str(number)
+        compare = lambda one: number is not None and same_number(number, _expected(one), tolerance)  # noqa: E731
     else:
         details["found"] = part
         compare = lambda one: normal(part) == normal(str(one))  # noqa: E731

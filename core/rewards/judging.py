@@ -76,16 +76,16 @@ def _total(values: Sequence[float | None]) -> float | None:
 def json_object(text: str) -> dict[str, Any] | None:
     """The last JSON object in a text that is not inside another; None if there is none."""
     decoder = json.JSONDecoder()
-    found, at = None, text.find("{")
+    last, at = None, text.find("{")
     while at >= 0:
         try:
             value, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             end = at + 1
         else:
-            found = value
+            last = value
         at = text.find("{", end)
-    return found
+    return last
 
 
 def level_of(value: Any, levels: Sequence[float]) -> float | None:

@@ -1,4 +1,4 @@
-"""Scores the trajectories of a view again, from what is kept of their attempts."""
+"""Scores the trajectories of a view again, from what is stored of their attempts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What is kept of an attempt.
+class RestoredAttempt:
+    """What is stored of an attempt.
 
     Attributes:
         check: the task's own check, for ``core.rewards.score``; None if the task is not known.
@@ -54,9 +54,9 @@ def reads_workspace(check: Mapping[str, Any]) -> bool:
 
 
 class Attempts(Protocol):
-    """Where attempts are kept."""
+    """Where attempts are stored."""
 
-    def restore(self, wanted: Wanted, workspace: Path, checks: Path) -> Kept:
+    def restore(self, wanted: Wanted, workspace: Path, checks: Path) -> RestoredAttempt:
         """Write the final workspace to the empty folder ``workspace``, and the check's files below ``checks``.
 
         Raises:
@@ -128,14 +128,14 @@ def _score(rescoring: Rescoring, one: Wanted, repeat: int, attempts: Attempts, s
     with tempfile.TemporaryDirectory(prefix="claw-rescore-") as folder:
         workspace = Path(folder, "workspace")
         workspace.mkdir()
-        kept = attempts.restore(one, workspace, Path(folder, "check"))
-        named = {TASK: kept.check, RUBRIC: kept.rubric}
+        restored = attempts.restore(one, workspace, Path(folder, "check"))
+        named = {TASK: restored.check, RUBRIC: restored.rubric}
         check = named.get(verifier) if isinstance(verifier, str) else verifier
         if check is None:
-            what = "rubric" if verifier == RUBRIC and kept.check is not None else "task"
+            what = "rubric" if verifier == RUBRIC and restored.check is not None else "task"
             raise Unscored("missing", f"no {what} is kept of this trajectory")
-        if not kept.has_workspace and reads_workspace(check):
+        if not restored.has_workspace and reads_workspace(check):
             raise Unscored("missing", "no workspace is kept of this trajectory")
         # A repeat asks a judge anew: the number is part of what is stored of its answers.
-        shared = {"isolation": rescoring.settings.isolation, "payload": kept.payload, "repeat": repeat}
+        shared = {"isolation": rescoring.settings.isolation, "payload": restored.payload, "repeat": repeat}
         return score(workspace, {**shared, **check}, services)

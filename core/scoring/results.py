@@ -200,12 +200,12 @@ class RescoreStore:
 
     def all(self) -> list[Rescoring]:
         """All, newest first."""
-        found = []
+        stored = []
         with contextlib.suppress(FileNotFoundError):
             for path in self.folder.iterdir():
                 with contextlib.suppress(NotFound, InvalidInput, TypeError):
-                    found.append(self.get(path.name))
-        return sorted(found, key=lambda one: (one.settings.created_at, one.settings.name), reverse=True)
+                    stored.append(self.get(path.name))
+        return sorted(stored, key=lambda one: (one.settings.created_at, one.settings.name), reverse=True)
 
     def remove(self, name: str) -> None:
         """Remove one with its results.

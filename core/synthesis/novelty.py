@@ -43,7 +43,7 @@ def nearest_kept(
         always: positions that are kept whatever their similarity.
         vectors: how texts become vectors.
     """
-    found: list[Nearest] = [Nearest(True, None, None)] * len(texts)
+    neighbours: list[Nearest] = [Nearest(True, None, None)] * len(texts)
     for category in sorted(set(categories)):
         members = [at for at, one in enumerate(categories) if one == category]
         matrix = vectors([texts[at] for at in members])
@@ -55,7 +55,7 @@ def nearest_kept(
                 best = int(np.argmax(cosines))
                 nearest, similarity = members[kept[best]], float(cosines[best])
             keep = similarity is None or similarity < threshold or at in always
-            found[at] = Nearest(keep, nearest, similarity)
+            neighbours[at] = Nearest(keep, nearest, similarity)
             if keep:
                 kept.append(row)
-    return found
+    return neighbours

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import Conflict, InvalidInput, NotFound
+from core.scoring.attempts import payload_of
 from core.scoring.compare import compare, reliability
-from core.scoring.kept import payload_of
 from core.scoring.results import RESULTS, RescoreSettings, RescoreStore, Result
 
 REWARDS = st.none() | st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])

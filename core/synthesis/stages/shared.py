@@ -37,14 +37,14 @@ def novelty(sample: str, task: str, draft: ReadDraft) -> MakeAll:
         keys = [row.key for row in state.of_stage(task) if state.passes(task, row.key)]
         keys = [key for key in keys if state.decisions.get((DEDUP, key)) != REJECTED]
         drafts = [draft({name: state.rows[name, key].product or {} for name in (sample, task)}) for key in keys]
-        found = nearest_kept(
+        neighbours = nearest_kept(
             [one.query for one in drafts],
             [one.category for one in drafts],
             settings.novelty,
             always=[at for at, key in enumerate(keys) if state.decisions.get((DEDUP, key)) == ACCEPTED],
         )
         rows: dict[str, Result] = {}
-        for key, one, nearest in zip(keys, drafts, found, strict=True):
+        for key, one, nearest in zip(keys, drafts, neighbours, strict=True):
             other = None if nearest.index is None else keys[nearest.index]
             product = {
                 "nearest": other,

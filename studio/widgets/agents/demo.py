@@ -16,7 +16,7 @@ N_ROLLOUTS = 4
 def start_demo() -> None:
     """Start the demo agent in the background; its engine takes some seconds to start the first time."""
     with st.spinner("Starting the demo engine…", show_time=True):
-        state.service().run_demo(n_rollouts=N_ROLLOUTS)
+        state.service().demo.start(N_ROLLOUTS)
 
 
 def demo_button(*, key: str, disabled: bool = False) -> None:
@@ -46,7 +46,7 @@ def demo_actions(key: str) -> None:
 @live(1.0)
 def demo_control() -> None:
     """The start button, or the progress of a run."""
-    status = state.service().demo_status()
+    status = state.service().demo.status()
     done, total = status["done"], status["total"]
     if status["running"]:
         st.progress(done / total if total else 0.0, text=f"Demo agent: {count(done)} of {count(total)} rollouts")

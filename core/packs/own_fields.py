@@ -1,4 +1,4 @@
-"""Keeps what a format has no field for.
+"""Stores the fields of a task that a format has no place for, under a key of our own.
 
 A writer lays a task out in the format's own form, parses that form as the format's reader would, and stores every field
 that differs under the key ``claw_studio``. The reader applies those fields. Other programs ignore the key.
@@ -31,33 +31,33 @@ def differing(natural: PackTask, task: PackTask, tree: Files) -> dict[str, Any]:
             there, any other with its content.
     """
     return {
-        name: _kept(task, name, tree)
+        name: _stored(task, name, tree)
         for name in FIELDS
         if canonical(field_json(natural, name)) != canonical(field_json(task, name))
     }
 
 
-def _kept(task: PackTask, name: str, tree: Files) -> Any:
+def _stored(task: PackTask, name: str, tree: Files) -> Any:
     if name not in FILE_FIELDS:
         return field_json(task, name)
     places = {tree[path]: path for path in sorted(tree, reverse=True)}
-    return {path: _kept_file(one, places.get(one)) for path, one in getattr(task, name).items()}
+    return {path: _stored_file(one, places.get(one)) for path, one in getattr(task, name).items()}
 
 
-def _kept_file(one: PackFile, place: str | None) -> dict[str, Any]:
+def _stored_file(one: PackFile, place: str | None) -> dict[str, Any]:
     if place is not None:
         return {"at": place}
     content = base64.b64encode(one.content).decode()
     return {"content": content} | ({"executable": True} if one.executable else {})
 
 
-def restored(natural: PackTask, kept: Any, tree: Files) -> PackTask:
+def restored(natural: PackTask, stored: Any, tree: Files) -> PackTask:
     """``natural`` with the fields that ``differing`` stored.
 
     Raises:
         InvalidInput: a field is unknown or has the wrong type, or a file's place does not exist.
     """
-    values = as_object(kept, KEY)
+    values = as_object(stored, KEY)
     unknown = values.keys() - set(FIELDS)
     if unknown:
         raise InvalidInput(f"{KEY} has the unknown field {min(unknown)!r}", field=KEY, hint=", ".join(FIELDS))

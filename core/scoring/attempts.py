@@ -1,4 +1,4 @@
-"""What is kept of attempts: their final workspaces, the checks of their tasks, and the pool's conversation."""
+"""What is stored of attempts: their final workspaces, the checks of their tasks, and the pool's conversation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from core.rewards.base import Unscored
 from core.rewards.judging import content_text
 from core.rollouts import Attempt, RunStore, WorkspaceStore
 from core.rollouts.verifying import needs_payload
-from core.scoring.rescore import Kept, Wanted
+from core.scoring.rescore import RestoredAttempt, Wanted
 
 
-class KeptAttempts:
+class StoredAttempts:
     """The attempts of a data folder. Thread-safe.
 
     A trajectory that is no attempt of a run has a conversation only: its workspace is not known.
@@ -41,12 +41,12 @@ class KeptAttempts:
         self._attempts: dict[str, Attempt] | None = None
         self._lock = threading.Lock()
 
-    def restore(self, wanted: Wanted, workspace: Path, checks: Path) -> Kept:
+    def restore(self, wanted: Wanted, workspace: Path, checks: Path) -> RestoredAttempt:
         """See ``core.scoring.rescore.Attempts``."""
         payload = payload_of(self._trajectory(wanted.trajectory_uid))
         attempt = self._attempt(wanted.trajectory_uid)
         if attempt is None or attempt.workspace is None:
-            return Kept(None, None, payload, has_workspace=False)
+            return RestoredAttempt(None, None, payload, has_workspace=False)
         try:
             task = self._packs.get(attempt.pack_version).by_id.get(attempt.task_id)
             stored = self._workspaces.restore(attempt.workspace, workspace)
@@ -59,7 +59,7 @@ class KeptAttempts:
             raise Unscored("missing", f"the pack {attempt.pack_version} has no task {attempt.task_id}")
         check = check_of(task, checks)
         # As at the rollout: a payload is a file of the workspace, which a check may find.
-        return Kept(check if needs_payload(task) else {**check, "payload": {}}, rubric_of(task), payload)
+        return RestoredAttempt(check if needs_payload(task) else {**check, "payload": {}}, rubric_of(task), payload)
 
     def _attempt(self, trajectory_uid: str) -> Attempt | None:
         with self._lock:

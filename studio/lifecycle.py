@@ -1,11 +1,14 @@
 """Opens and closes the service for the app, and stores the error if it could not open.
 
+The app serves its files while the service opens in another thread; page scripts wait for that thread.
+
 The error is stored here and not in ``core.service``, because only the app keeps running after it; the CLI exits.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 import threading
 from contextlib import suppress
@@ -25,22 +28,51 @@ __all__ = [
     "is_loopback",
     "open_service",
     "pages_address",
+    "read_settings",
+    "wait_until_open",
     "wrong_keys",
 ]
+
+log = logging.getLogger(__name__)
 
 wrong_keys = WrongKeys()
 """Wrong admin keys entered on the pages."""
 _lock = threading.Lock()
+_open_ended = threading.Event()
+_open_ended.set()
 _failure: StudioError | None = None
 _settings: Settings | None = None
 
 
+def read_settings() -> None:
+    """Read the hosts and the key that the pages accept, before ``open_service`` is called in another thread."""
+    from pydantic import ValidationError
+
+    global _settings
+    _open_ended.clear()
+    # Wrong settings are reported by ``open_service``.
+    with suppress(ValidationError):
+        _settings = Settings()
+
+
+def wait_until_open() -> None:
+    """Wait until the service is open or has failed to open."""
+    _open_ended.wait()
+
+
 def open_service() -> None:
     """Open the service of this process, or store the failure for the pages to show."""
+    try:
+        _open()
+    finally:
+        _open_ended.set()
+
+
+def _open() -> None:
     from pydantic import ValidationError
 
     global _failure, _settings
-    if _settings is None and "core.service" not in sys.modules:
+    if "core.service" not in sys.modules:
         # Before the import below, so that both processes import at the same time. Wrong settings are reported there.
         with suppress(ValidationError):
             start_early(Settings().gateways)
@@ -60,6 +92,12 @@ def open_service() -> None:
                 f"Settings can't be used: {first['msg']}",
                 field=".".join(str(part) for part in first["loc"]),
                 hint="Correct it in the environment (CLAW_STUDIO_*) or in studio.toml, then try again.",
+            )
+        except Exception as error:
+            log.exception("the service could not open")
+            _failure = StudioError(
+                f"The service could not open: {type(error).__name__}: {error}",
+                hint="See the log of `streamlit run` for where it happened, then start the studio again.",
             )
         else:
             _failure = None

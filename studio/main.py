@@ -6,11 +6,16 @@ from pathlib import Path
 
 import streamlit as st
 
-from studio import state
-from studio.frame.sidebar import pool_summary
-from studio.kit import error_boundary, short_uid
-from studio.login import admitted
-from studio.nav import DEFAULT_PAGE, PAGES
+from studio import lifecycle
+
+# Before the imports below, which the thread that opens the service makes too.
+lifecycle.wait_until_open()
+
+from studio import state  # noqa: E402
+from studio.frame.sidebar import pool_summary  # noqa: E402
+from studio.kit import error_boundary, short_uid  # noqa: E402
+from studio.login import admitted  # noqa: E402
+from studio.nav import DEFAULT_PAGE, PAGES  # noqa: E402
 
 # URL parameters that name what a page shows.
 SUBJECTS = ("trajectory", "step", "group", "batch", "version")

@@ -51,7 +51,7 @@ def cpu_s(pid: int) -> float:
 def first_page(browser: Browser, folder: Path) -> dict[str, float]:
     """Seconds from the command until the server answers and until Overview is drawn, and the processor time of both."""
     began = time.perf_counter()
-    studio: Studio = start_studio(folder)
+    studio: Studio = start_studio(folder, gateway=False)
     answered_s = time.perf_counter() - began
     page = browser.new_page(viewport=VIEWPORT)
     try:

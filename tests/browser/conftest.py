@@ -93,8 +93,8 @@ class Studio:
         return self.process.wait(60)
 
 
-def start_studio(folder: Path, *, env: dict[str, str] | None = None) -> Studio:
-    """Start the studio on free ports with its data below ``folder``; waits until pages and gateway answer."""
+def start_studio(folder: Path, *, env: dict[str, str] | None = None, gateway: bool = True) -> Studio:
+    """Start the studio on free ports with its data below ``folder``; waits until pages and ``gateway`` answer."""
     port, gateway_port = free_port(), free_port()
     folder.mkdir(parents=True, exist_ok=True)
     log_path = folder / "studio.log"
@@ -115,8 +115,10 @@ def start_studio(folder: Path, *, env: dict[str, str] | None = None) -> Studio:
         if process.poll() is not None:
             raise AssertionError(f"the studio ended with {process.returncode}:\n{studio.log}")
         try:
+            if gateway:
+                socket.create_connection(("127.0.0.1", gateway_port), 2).close()
             return httpx.get(f"{studio.url}/_stcore/health", timeout=2).is_success
-        except httpx.TransportError:
+        except (OSError, httpx.TransportError):
             return False
 
     try:

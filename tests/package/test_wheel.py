@@ -106,7 +106,8 @@ def installed(wheel: Path, tmp_path: Path) -> Iterator[Studio]:
         f"http://127.0.0.1:{port}", f"http://127.0.0.1:{gateway_port}", tmp_path / ".data", log_path, process
     )
     try:
-        eventually(lambda: answers(f"{studio.url}/_stcore/health"), timeout_s=120)
+        for url in (f"{studio.url}/_stcore/health", f"{studio.gateway_url}/healthz"):
+            eventually(lambda url=url: answers(url), timeout_s=120)
         yield studio
     finally:
         process.terminate()

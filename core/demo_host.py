@@ -8,7 +8,7 @@ from typing import Any
 
 from core.client import trusting
 from core.config import Settings
-from core.learn_host import AddEngine
+from core.gateway.engines.registry import AddEngine
 from core.serving.process import EngineProcess
 from core.tasks.demo import DemoRun, demo_script_path
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from core.config import Settings
 from core.errors import Conflict
+from core.gateway.engines.registry import AddEngine
 from core.serving.process import EngineProcess
 from core.tasks.learn import ENGINE, MODEL, POLICY
 from core.tasks.learn_process import LearnProcess
@@ -17,7 +18,6 @@ MOST_SEQUENCES = 64
 STARTUP_S = 300.0
 """Longest start of the engine, seconds: on a busy machine the import of torch alone takes a minute."""
 
-AddEngine = Callable[[str, str, list[str]], None]
 """Registers an engine with all gateways: name, base URL, globs of model names."""
 
 

@@ -22,6 +22,8 @@ from core.gateway.transport.connection_pool import ConnectionPool, Timeouts
 from core.scrub import split_login
 
 IMPLICIT_PROVIDER = "litellm"
+AddEngine = Callable[[str, str, list[str]], None]
+"""Registers an engine: its name, base URL and model patterns."""
 
 
 class EngineSet:

@@ -3,7 +3,8 @@
 Both let the demo agent attempt the demo's eight tasks against the same scripted engine, as many at a time, and run
 each task's ``reward.sh``. The bare loop starts agent and check as plain processes, with neither sandbox nor studio.
 Measured with an engine that answers at once, which is the worst case for the run, and with one that takes ``--delay``
-seconds for an answer. Then 64 attempts run at once.
+seconds for an answer. Loop and run alternate for ``--rounds`` rounds; the overhead compares their medians. Both must
+give the same scores. Then 64 attempts run at once. Start-up of a sandbox: ``bench/sandbox/bench_start.py``.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import json
 import os
 import platform
 import resource
+import statistics
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from core.config import Settings
 from core.harnesses.demo import MAX_TURNS
+from core.rollouts import Attempt
 from core.rollouts.planning import Wish
 from core.sandbox import choose
 from core.service import Service
@@ -30,13 +34,15 @@ from tests.rollouts.demo_pack import bare_attempt, write_pack
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "rollouts.json"
 AT_ONCE = 64
-POLL_S = 0.05
+POLL_S = 0.5
+"""The result does not depend on it: times come from the attempts."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--attempts", type=int, default=8, help="attempts of each of the eight tasks")
     parser.add_argument("--workers", type=int, default=8, help="attempts at a time")
+    parser.add_argument("--rounds", type=int, default=3, help="how often loop and run alternate")
     parser.add_argument("--delay", type=float, default=1.0, help="seconds of the slower engine's answers")
     parser.add_argument("--save", action="store_true", help=f"write {RESULTS.name}")
     arguments = parser.parse_args()
@@ -50,15 +56,25 @@ def main() -> None:
             (f"engine takes {arguments.delay:g} s", arguments.delay),
         ):
             with engine_with(folder, delay_s) as engine:
-                bare = bare_loop(str(engine.base_url), pack, arguments.attempts, arguments.workers)
-                run = rollouts(folder / f"data-{delay_s:g}", engine, pack, arguments.attempts, arguments.workers)
-            overhead = round(bare["attempts_per_minute"] / run["attempts_per_minute"] - 1, 3)
-            result[label] = {"bare_loop": bare, "rollouts": run, "overhead": overhead}
+                bare, runs = [], []
+                for number in range(arguments.rounds):
+                    data = folder / f"data-{delay_s:g}-{number}"
+                    bare.append(bare_loop(str(engine.base_url), pack, arguments.attempts, arguments.workers))
+                    runs.append(rollouts(data, engine, pack, arguments.attempts, arguments.workers))
+            scores = {one["mean_score"] for one in (*bare, *runs)}
+            assert len(scores) == 1, f"loop and run give different mean scores: {sorted(scores)}"
+            result[label] = {"bare_loop": bare, "rollouts": runs, "overhead": overhead(bare, runs)}
         with engine_with(folder, arguments.delay) as engine:
             result[f"{AT_ONCE} at once"] = rollouts(folder / "at-once", engine, pack, AT_ONCE // 8, AT_ONCE)
     print(json.dumps(result, indent=2))
     if arguments.save:
         RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+def overhead(bare: list[dict[str, Any]], runs: list[dict[str, Any]]) -> float:
+    """By how much longer an attempt takes in a run than in the bare loop, by the medians of the rounds; 0.1 is 10 %."""
+    medians = [statistics.median(one["attempts_per_minute"] for one in rounds) for rounds in (bare, runs)]
+    return round(medians[0] / medians[1] - 1, 3)
 
 
 def engine_with(folder: Path, delay_s: float) -> EngineProcess:
@@ -83,9 +99,13 @@ def bare_loop(base_url: str, pack: Path, n_attempts: int, n_workers: int) -> dic
 
 
 def rollouts(data: Path, engine: EngineProcess, pack: Path, n_attempts: int, n_workers: int) -> dict[str, Any]:
-    """The same attempts as a run of the studio; the time is from the first attempt's begin to the last one's end."""
+    """The same attempts as a run of the studio; the time is from the first attempt's begin to the last one's end.
+
+    The supervisor's own start is beside it, as ``start_s``: it is paid once a run.
+    """
     service = Service.open(Settings(data_dir=data, port=0, engine=str(engine.base_url)))
     try:
+        asked_at = time.time()
         run = service.rollouts.start(str(pack), Wish(attempts=n_attempts, workers=n_workers))
         while service.rollouts.status(run)["progress"]["in_progress"]:
             time.sleep(POLL_S)
@@ -94,9 +114,19 @@ def rollouts(data: Path, engine: EngineProcess, pack: Path, n_attempts: int, n_w
         service.close()
     scores = [one.score for one in attempts if one.score is not None]
     assert len(scores) == len(attempts) == 8 * n_attempts, [one.reason for one in attempts if one.score is None]
-    wall_s = max(one.ended_at or 0.0 for one in attempts) - min(one.started_at or 0.0 for one in attempts)
-    agents_s = sum(one.cpu_s or 0.0 for one in attempts)
-    return {**figures(len(attempts), wall_s, sum(scores) / len(scores), None), "agents_processor_s": round(agents_s, 2)}
+    begin = min(one.started_at or 0.0 for one in attempts)
+    return {
+        **figures(len(attempts), max(one.ended_at or 0.0 for one in attempts) - begin, sum(scores) / len(scores), None),
+        "agents_processor_s": round(sum(one.cpu_s or 0.0 for one in attempts), 2),
+        "start_s": round(begin - asked_at, 2),
+        "most_at_once": most_at_once(attempts),
+    }
+
+
+def most_at_once(attempts: list[Attempt]) -> int:
+    """The largest number of attempts that were under way at the same time."""
+    moments = [(one.started_at or 0.0, 1) for one in attempts] + [(one.ended_at or 0.0, -1) for one in attempts]
+    return max(accumulate(change for _, change in sorted(moments)))
 
 
 def figures(n: int, wall_s: float, mean_score: float, cpu_s: float | None) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, locked_folder: LockedFolde
         out: Annotated[Path, typer.Argument(help="Folder to create")],
         data: DataOption = None,
     ) -> None:
-        """Back up pool and journal while the studio runs; prints a summary."""
+        """Back up the data folder while the studio runs; prints a summary. Exports and models are left out."""
         with connect(data) as client:
             manifest = client.call("POST", "/api/v1/backup", {"out": str(out.absolute())})
         n_bytes = sum(one["n_bytes"] for one in manifest["files"].values())
@@ -161,6 +161,7 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, locked_folder: LockedFolde
                 "n_steps": manifest["n_steps"],
                 "n_files": len(manifest["files"]),
                 "n_bytes": n_bytes,
+                "damaged": manifest["damaged"],
             }
         )
 
@@ -169,7 +170,7 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, locked_folder: LockedFolde
         source: Annotated[Path, typer.Argument(help="A backup")],
         data: DataOption = None,
     ) -> None:
-        """Restore a backup into a data folder without pool and journal."""
+        """Restore a backup into a data folder without data."""
         from core.backup import restore as restore_folder
 
         with locked_folder(data) as data_dir:

@@ -71,6 +71,7 @@ def diagnose(
         lambda: check_data_dir(settings.data_dir),
         lambda: check_journal(settings.journal_dir),
         lambda: check_pool(settings, running=port_is_ours),
+        lambda: check_workspaces(settings),
         lambda: check_exposure(settings, pages_address),
         lambda: check_engine(settings),
         lambda: check_tokenizer(settings),
@@ -288,6 +289,33 @@ def check_isolation() -> Iterator[Finding]:
     )
     why = f" (not higher: {'; '.join(best.why)})" if best.why else ""
     yield Finding("isolation", "ok", message + why)
+
+
+def check_workspaces(settings: Settings) -> Iterator[Finding]:
+    """Attempts with a score have the workspace that was scored, and logs of runs are intact."""
+    from core.rollouts import RunStore, WorkspaceStore
+
+    store, runs = WorkspaceStore(settings.workspaces_dir), RunStore(settings.rollouts_dir).all()
+    scored = [one for run in runs for one in run.attempts() if one.score is not None and one.workspace is not None]
+    missing = [one for one in scored if not store.has(str(one.workspace))]
+    removed = store.removed() if missing else {}
+    by_retention = sum(one.workspace in removed for one in missing)
+    if len(missing) > by_retention:
+        what = f"{len(missing) - by_retention} of {len(scored)} scored attempts have lost their final workspace"
+        yield Finding("workspaces", "bad", what, "restore the folder workspaces from a backup")
+    if by_retention:
+        what = f"retention removed the final workspaces of {by_retention} of {len(scored)} scored attempts"
+        yield Finding("workspaces", "warn", what, "raise workspace_days and workspace_gib to keep more")
+    if scored and not missing:
+        yield Finding("workspaces", "ok", f"{len(scored)} scored attempts have theirs")
+    known = {run.folder.name for run in runs}
+    for folder in sorted(settings.rollouts_dir.glob("*/")):
+        if folder.name not in known:
+            yield Finding("rollouts", "bad", f"{folder.name}/run.json can't be read", "restore the file from a backup")
+    for run in runs:
+        if run.reader.n_damaged:
+            what = f"{run.reader.n_damaged} lines of {run.folder.name}/attempts.log are damaged"
+            yield Finding("rollouts", "bad", what, "restore the file from a backup")
 
 
 def check_pool(settings: Settings, *, running: bool) -> Iterator[Finding]:

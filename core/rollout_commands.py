@@ -73,6 +73,8 @@ def add_rollout_to(app: typer.Typer, connect: Connect) -> None:
             if not json_:
                 begun = f"{len(run['task_ids'])} tasks × {run['attempts']} attempts, {run['workers']} at a time"
                 print(printable(f"run {uid}: {run['pack']} with {run['harness']} and {run['model']}; {begun}"))
+                if run["retention"]:
+                    print(retention_text(run["retention"]))
             try:
                 for attempt in ended_attempts(client, uid):
                     print_json(attempt) if json_ else print(printable(attempt_text(attempt)), flush=True)
@@ -115,6 +117,15 @@ def run_text(run: dict[str, Any]) -> str:
     outcomes = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in done["outcomes"].items()) or "nothing ended"
     mean = "unscored" if done["mean_score"] is None else f"mean score {done['mean_score']:.3f} of {done['n_scored']}"
     return f"run {run['run']} {done['state']}: {done['n_done']} of {done['n_slots']} attempts; {outcomes}; {mean}"
+
+
+def retention_text(removed: dict[str, Any]) -> str:
+    """What retention removed when a run started, as one line."""
+    size = f"{removed['n_bytes'] / (1 << 20):.1f} MiB"
+    return (
+        f"retention removed {removed['n_workspaces']} final workspaces ({size}); {removed['n_attempts']} attempts keep "
+        "a score that can't be made again (settings workspace_days, workspace_gib)"
+    )
 
 
 def _key(attempt: dict[str, Any]) -> tuple[str, int, int]:

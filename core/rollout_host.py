@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import subprocess
@@ -21,6 +22,8 @@ from core.rollouts.planning import Wish, plan_run
 from core.rollouts.progress import progress
 from core.rollouts.runner import waiting_slots
 from core.rollouts.settings import MAX_WORKERS, run_name
+
+log = logging.getLogger(__name__)
 
 STOP_S = 30.0
 MESSAGES = "supervisor.log"
@@ -51,6 +54,7 @@ class RolloutHost:
         self._base_url = base_url
         self._clock = clock
         self._supervisors: dict[str, subprocess.Popen[bytes]] = {}
+        self._retention: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
 
     def pack(self, name: str) -> Pack:
@@ -89,9 +93,9 @@ class RolloutHost:
             StudioError: as ``plan``; Conflict if there is a run of this name.
         """
         read, settings = self.plan(pack, wish, run=run)
-        self._prune()
         self.packs.keep(read, now=self._clock())
         made = self.runs.create(settings)
+        self._prune(made)
         self._supervise(made)
         return made
 
@@ -127,10 +131,16 @@ class RolloutHost:
         return True
 
     def status(self, run: Run) -> dict[str, Any]:
-        """Settings and progress of a run; ``error`` is why its newest supervisor stopped early, or None."""
+        """Settings and progress of a run.
+
+        ``error`` is why its newest supervisor stopped early, or None. ``retention`` is what was removed when this
+        process started the run: ``{n_workspaces, n_bytes, n_attempts}``, where ``n_attempts`` have a score that can't
+        be made again; None if nothing was.
+        """
         done = progress(run, starting=self._supervised(run))
         error = None if done.in_progress else self._error(run)
-        return {**run.settings.to_json(), "progress": done.to_json(), "error": error}
+        retention = self._retention.get(run.settings.run)
+        return {**run.settings.to_json(), "progress": done.to_json(), "error": error, "retention": retention}
 
     def attempt(self, run: Run, task_id: str, number: int, retry: int | None = None) -> Attempt:
         """One attempt; ``retry`` None means the newest. NotFound if it was not begun."""
@@ -201,12 +211,28 @@ class RolloutHost:
             return f"the supervisor ended with code {code}"
         return last
 
-    def _prune(self) -> None:
+    def _prune(self, run: Run) -> None:
+        """Apply the retention rule as ``run`` starts, and say what it removed."""
         days, gib = self._settings.workspace_days, self._settings.workspace_gib
-        self.workspaces.prune(
+        pruned = self.workspaces.prune(
             now=self._clock(),
             older_than_s=None if days is None else days * 86_400,
             max_bytes=None if gib is None else int(gib * (1 << 30)),
+        )
+        if not pruned.n_workspaces:
+            return
+        attempts = [one for other in self.runs.all() for one in other.attempts() if one.score is not None]
+        n_attempts = sum(one.workspace in pruned.workspaces for one in attempts)
+        self._retention[run.settings.run] = {
+            "n_workspaces": pruned.n_workspaces,
+            "n_bytes": pruned.n_bytes,
+            "n_attempts": n_attempts,
+        }
+        log.warning(
+            "retention removed %d final workspaces (%d bytes): %d attempts keep a score that can't be made again",
+            pruned.n_workspaces,
+            pruned.n_bytes,
+            n_attempts,
         )
 
 

@@ -344,9 +344,16 @@ class Service:
         return revoke_keys(self.api_deps, name)
 
     def backup(self, out: Path) -> dict[str, Any]:
-        """Copy pool, journal and opinions log into a new folder: see ``core.backup.backup``."""
+        """Copy the data folder into a new folder: see ``core.backup.backup``."""
         settings = self.settings
-        return backup(self.pool, settings.journal_dir, out, clock=self.clock, opinions_dir=settings.opinions_dir)
+        return backup(
+            self.pool,
+            settings.journal_dir,
+            out,
+            clock=self.clock,
+            opinions_dir=settings.opinions_dir,
+            data_dir=settings.data_dir,
+        )
 
     def deep_check(self, progress: Progress | None = None) -> DeepReport:
         """Compare every step with its journal record and its hash: see ``core.ingest.deepcheck``."""

@@ -310,11 +310,26 @@ def disagreements(call: Call) -> Any:
     return {"disagreements": call.deps.pool.agreement.disagreements(kind, level, limit=limit, offset=offset)}
 
 
-@routes("POST", "/backup", obj(out=STR, created_at=STR, n_steps=INT, positions=OBJ, files=OBJ), statuses=(409,))
+@routes(
+    "POST",
+    "/backup",
+    obj(out=STR, created_at=STR, n_steps=INT, positions=OBJ, damaged=array(STR), files=OBJ),
+    statuses=(409,),
+)
 def make_backup(call: Call, body: BackupIn) -> Any:
-    """Back up pool and journal while they are in use."""
+    """Back up the data folder while it is in use. Exports, models and the judges' cache are left out.
+
+    `damaged` names files that were damaged already; they are copied as they are.
+    """
     deps, settings = call.deps, call.deps.settings
-    manifest = backup(deps.pool, settings.journal_dir, body.out, clock=deps.clock, opinions_dir=settings.opinions_dir)
+    manifest = backup(
+        deps.pool,
+        settings.journal_dir,
+        body.out,
+        clock=deps.clock,
+        opinions_dir=settings.opinions_dir,
+        data_dir=settings.data_dir,
+    )
     return {"out": str(body.out), **manifest}
 
 

@@ -27,6 +27,7 @@ PROGRESS = obj(
 RUN = obj(
     run=STR, pack=STR, pack_version=STR, task_ids=array(STR), harness=STR, model=STR, attempts=INT, workers=INT,
     channel=TEXT_OR_NULL, seed=INT, isolation=STR, created_at=TIME, progress=PROGRESS, error=TEXT_OR_NULL,
+    retention=or_null(obj(n_workspaces=INT, n_bytes=INT, n_attempts=INT)),
 )  # fmt: skip
 ATTEMPT = obj(
     run=STR, task_id=STR, harness=STR, number=INT, retry=INT, prompt_uid=STR, trajectory_uid=STR, state=STR,
@@ -103,7 +104,7 @@ def start(call: Call, body: RolloutIn) -> Any:
             "n_running": 0, "n_done": 0, "outcomes": {}, "n_retries": 0, "n_scored": 0, "mean_score": None,
             "eta_s": None, "mean_s": None,
         }  # fmt: skip
-        return {**settings.to_json(), "progress": nothing, "error": None}
+        return {**settings.to_json(), "progress": nothing, "error": None, "retention": None}
     return host.status(host.start(body.pack, body.wish(), run=body.run))
 
 
@@ -138,7 +139,13 @@ def attempts(call: Call) -> Any:
 @routes(
     "GET",
     "/rollouts/{run}/attempt",
-    obj(attempt=ATTEMPT, log=TEXT_OR_NULL, changes=or_null(array(FILE_DIFF)), left_out=OBJ),
+    obj(
+        attempt=ATTEMPT,
+        log=TEXT_OR_NULL,
+        changes=or_null(array(FILE_DIFF)),
+        left_out=OBJ,
+        removed=or_null(obj(at=TIME, why=STR)),
+    ),
     query=WHICH,
     statuses=(404,),
     reads_pool=False,
@@ -146,17 +153,21 @@ def attempts(call: Call) -> Any:
 def attempt(call: Call) -> Any:
     """One attempt: its output, and the files that it changed.
 
-    `changes` is null if the workspace is not stored, or retention removed it. Without `retry`, the newest.
+    `changes` is null if the workspace is not stored; `removed` says when and why retention removed it. Without `retry`,
+    the newest.
     """
     run, made = _attempt(call)
     output = run.read_log(made)
-    changed, left_out = None, {}
+    changed, left_out, removed = None, {}, None
     workspaces = call.deps.rollouts.workspaces
     if made.workspace is not None and workspaces.has(made.workspace):
         changed = [one.to_json() for one in diffs(workspaces, made.workspace)]
         left_out = dict(workspaces.get(made.workspace).left_out)
+    elif made.workspace is not None:
+        gone = workspaces.removed().get(made.workspace)
+        removed = None if gone is None else {"at": gone.at, "why": gone.why}
     text = None if output is None else output.decode(errors="replace")
-    return {"attempt": made.to_json(), "log": text, "changes": changed, "left_out": left_out}
+    return {"attempt": made.to_json(), "log": text, "changes": changed, "left_out": left_out, "removed": removed}
 
 
 @routes("POST", "/rollouts/{run}/cancel", RUN, statuses=(404,), reads_pool=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from core.rollouts.attempt import OUTCOMES, STATES, Attempt, Outcome, State, prompt_uid
 from core.rollouts.runs import Run, RunStore
 from core.rollouts.settings import RunSettings
-from core.rollouts.workspaces import Change, StoredFile, Workspace, WorkspaceStore
+from core.rollouts.workspaces import Change, Removed, StoredFile, Workspace, WorkspaceStore
 
 __all__ = [
     "OUTCOMES",
@@ -13,6 +13,7 @@ __all__ = [
     "Attempt",
     "Change",
     "Outcome",
+    "Removed",
     "Run",
     "RunSettings",
     "RunStore",

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +29,7 @@ from core.packs.paths import check_path, check_paths
 from core.sandbox.readback import listing, read_bytes
 
 MIB = 1 << 20
+REMOVED = "removed.log"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Kind = Literal["added", "changed", "removed"]
@@ -89,12 +91,25 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a retention run removed, and what is left, in bytes."""
+    """What a retention run removed, with the digests of the workspaces, and what is left, in bytes."""
 
     n_workspaces: int
     n_blobs: int
     n_bytes: int
     n_bytes_left: int
+    workspaces: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """When retention removed a workspace, seconds since the epoch, and by which rule."""
+
+    at: float
+    why: str
+
+    def text(self) -> str:
+        """One sentence without its end."""
+        return f"retention removed it on {datetime.fromtimestamp(self.at, UTC):%Y-%m-%d}: {self.why}"
 
 
 class WorkspaceStore:
@@ -163,9 +178,9 @@ class WorkspaceStore:
         try:
             text = self._manifest_path(digest).read_bytes()
         except FileNotFoundError:
-            raise NotFound(
-                f"the workspace {digest[:12]} is not stored", field="workspace", hint="retention may have removed it"
-            ) from None
+            removed = self.removed().get(digest)
+            why = "it was never stored here" if removed is None else removed.text()
+            raise NotFound(f"the workspace {digest[:12]} is not stored: {why}", field="workspace") from None
         if hashlib.sha256(text).hexdigest() != digest:
             raise InvalidInput(f"the manifest of workspace {digest[:12]} is damaged", field="workspace")
         data = orjson.loads(text)
@@ -222,8 +237,26 @@ class WorkspaceStore:
                 target.chmod(0o755 if file.executable else 0o644)
             return stored
 
+    def removed(self) -> dict[str, Removed]:
+        """Digest -> when and why retention removed the workspace. Some may have been stored again since."""
+        removed = {}
+        with contextlib.suppress(FileNotFoundError):
+            for line in (self.folder / REMOVED).read_bytes().splitlines():
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    entry = orjson.loads(line)
+                    removed[str(entry["workspace"])] = Removed(float(entry["at"]), str(entry["why"]))
+        return removed
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within it, nothing is removed, and the times of files are those of the last use."""
+        with self._locked(fcntl.LOCK_SH):
+            yield
+
     def prune(self, *, now: float, older_than_s: float | None = None, max_bytes: int | None = None) -> Pruned:
         """The retention rule: remove workspaces that are too old, then the oldest until the rest has ``max_bytes``.
+
+        What is to be removed, and why, is in the file ``removed.log`` before anything is: see ``removed``.
 
         Args:
             now: seconds since the epoch.
@@ -244,22 +277,41 @@ class WorkspaceStore:
             n_bytes = sum(sizes.values())
             unused = set(sizes) - set(users)
             n_left = n_bytes - sum(sizes[one] for one in unused)
-            n_workspaces = 0
+            going: dict[Path, str] = {}
             for path in manifests:
                 too_old = older_than_s is not None and now - path.stat().st_mtime > older_than_s
                 too_much = max_bytes is not None and n_left > max_bytes
                 if not (too_old or too_much):
                     continue
-                path.unlink()
-                n_workspaces += 1
+                going[path] = (
+                    f"older than {_days(older_than_s)}"
+                    if too_old
+                    else f"all workspaces together had more than {(max_bytes or 0) / (1 << 30):.3g} GiB"
+                )
                 for sha256 in blobs_of.get(path, ()):
                     users[sha256] -= 1
                     if users[sha256] == 0:
                         unused.add(sha256)
                         n_left -= sizes.get(sha256, 0)
+            self._note_removed({path.stem: why for path, why in going.items()}, now)
+            for path in going:
+                path.unlink()
             for sha256 in unused:
                 self._blob_path(sha256).unlink(missing_ok=True)
-            return Pruned(n_workspaces, len(unused), n_bytes - n_left, n_left)
+            digests = frozenset(path.stem for path in going)
+            return Pruned(len(going), len(unused), n_bytes - n_left, n_left, digests)
+
+    def _note_removed(self, reasons: Mapping[str, str], now: float) -> None:
+        """Append to ``removed.log``; on disk when this returns."""
+        if not reasons:
+            return
+        lines = [orjson.dumps({"workspace": digest, "at": now, "why": why}) + b"\n" for digest, why in reasons.items()]
+        with (self.folder / REMOVED).open("ab") as file:
+            # A line that a crash has cut must not run into the first of these.
+            file.write(b"\n" * (file.tell() > 0) + b"".join(lines))
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(self.folder)
 
     def _add(self, content: bytes, executable: bool) -> StoredFile:
         sha256 = hashlib.sha256(content).hexdigest()
@@ -304,6 +356,10 @@ class WorkspaceStore:
             yield
         finally:
             os.close(fd)
+
+
+def _days(seconds: float | None) -> str:
+    return f"{(seconds or 0) / 86_400:.3g} days"
 
 
 def _files_json(files: Mapping[str, StoredFile]) -> dict[str, list[object]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +43,18 @@ class PoolFile:
         gone = self._db.path if log is None or log.in_place else log.directory
         return f"{gone} was removed or replaced while the studio uses it; put it back, or start the studio again"
 
-    def copy_to(self, target: Path, folders: Sequence[Path] = ()) -> dict[str, Any]:
+    def copy_to(self, target: Path, folders: Sequence[Path], clock: Callable[[], float]) -> dict[str, Any]:
         """Copy the file and its write-ahead log between two writes; writers wait, readers don't.
 
-        Returns ``{files: [names beside target], positions, n_steps, sizes: {segment of folders: bytes}}``, of that very
-        moment.
+        Returns ``{files: [names beside target], positions, n_steps, sizes: {segment of folders: bytes}, at}``, of that
+        very moment; ``at`` is what ``clock`` said of it.
         """
         source = Path(self._db.path)
         if self._db.path == ":memory:":
             raise InvalidInput("A pool in memory has no file to copy.", field="data_dir")
         with self._db.lock:
             sizes = {path: path.stat().st_size for folder in folders for path in sorted(folder.glob("*.seg"))}
+            at = clock()
             with self._db.read() as cursor:
                 positions = dict(cursor.execute("SELECT segment, next_offset FROM journal_positions").fetchall())
                 n_steps = cursor.execute("SELECT count(*) FROM steps").fetchall()[0][0]
@@ -62,7 +63,7 @@ class PoolFile:
                 if path.exists():
                     copy_file(path, target.with_name(target.name + path.name.removeprefix(source.name)))
                     names.append(target.name + path.name.removeprefix(source.name))
-        return {"files": names, "positions": positions, "n_steps": n_steps, "sizes": sizes}
+        return {"files": names, "positions": positions, "n_steps": n_steps, "sizes": sizes, "at": at}
 
     @property
     def n_bytes(self) -> int:

@@ -135,7 +135,9 @@ def _changes(attempt: Attempt) -> None:
         st.caption("No workspace is stored: the agent did not run to its end.")
         return
     if not workspaces.has(attempt.workspace):
-        st.caption("The workspace was removed by the retention rule.")
+        gone = workspaces.removed().get(attempt.workspace)
+        why = "it was never stored here" if gone is None else gone.text()
+        st.caption(kit.escape_markdown(f"The workspace is not stored: {why}."))
         return
     made = diffs(workspaces, attempt.workspace)
     if not made:

@@ -30,7 +30,7 @@ class BackupJob(Job):
         self.start()
 
     def work(self) -> None:
-        """Copy pool, journal and opinions log."""
+        """Copy the data folder."""
         self.manifest = self._service.backup(self.out)
 
 
@@ -55,7 +55,7 @@ class DeepCheckJob(Job):
 
 def backup_panel(service: Service) -> None:
     """A button that backs up to a new folder, with the result."""
-    kit.section("Backup", "pool, journal and labels, copied while they are in use")
+    kit.section("Backup", "pool, journal, labels, packs, runs and workspaces, copied while they are in use")
     stamp = datetime.fromtimestamp(service.clock(), UTC).strftime("%Y%m%d-%H%M%S")
     job: BackupJob | None = st.session_state.get("backup-job")
     default = service.settings.data_dir.resolve().parent / f"claw-studio-backup-{stamp}"
@@ -79,6 +79,9 @@ def backup_panel(service: Service) -> None:
                 ("size", kit.bytes_text(n_bytes)),
             ]
         )
+        if damaged := job.manifest["damaged"]:
+            what = kit.counted(len(damaged), "file was", "files were")
+            st.warning(kit.escape_markdown(f"{what} damaged already, and copied as found: {', '.join(damaged[:10])}"))
         st.caption("Restore it into an empty data folder:")
         st.code(f"claw-studio restore {job.out}", language="bash", wrap_lines=True)
 

@@ -39,7 +39,6 @@ LEVELS: list[set[str]] = [
     {"core.client", "core.rollout", "core.trainer", "core.trainer_rows"},
     {"core.pool"},
     {
-        "core.backup",
         "core.trash",
         "core.linking",
         "core.ingest",
@@ -49,7 +48,7 @@ LEVELS: list[set[str]] = [
     },
     {"core.harnesses"},
     {"core.rollouts"},
-    {"core.scoring", "core.report"},
+    {"core.scoring", "core.report", "core.backup", "core.backup_folders"},
     {"core.synthesis"},
     {"core.export", "core.api", "core.imports"},
     {
@@ -87,6 +86,7 @@ SAME_LEVEL = {
     ("core.trainer", "core.rollout"),
     ("core.trainer", "core.trainer_rows"),
     ("core.imports", "core.api"),
+    ("core.backup", "core.backup_folders"),
     ("core.ingest", "core.linking"),
     ("core.api", "core.export"),
     ("core.service", "core.owner"),

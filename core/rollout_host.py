@@ -75,12 +75,6 @@ class RolloutHost:
 
     def plan(self, pack: str, wish: Wish, *, run: str | None = None) -> tuple[Pack, RunSettings]:
         """The pack and the settings of a run, checked; nothing is started."""
-        if self._settings.tls_cert is not None:
-            raise InvalidInput(
-                "agents in sandboxes reach the gateway without TLS only",
-                field="tls_cert",
-                hint="serve without a certificate, and put TLS in front of it",
-            )
         now = self._clock()
         read = self.pack(pack)
         name = run or run_name(now, secrets.token_hex(2))
@@ -195,7 +189,11 @@ class RolloutHost:
         return supervisor is not None and supervisor.poll() is None
 
     def _environment(self) -> dict[str, str]:
-        given = {"CLAW_STUDIO_API_KEY": self._settings.api_key, "CLAW_STUDIO_TLS_CERT": self._settings.tls_cert}
+        given = {
+            "CLAW_STUDIO_API_KEY": self._settings.api_key,
+            "CLAW_STUDIO_TLS_CERT": self._settings.tls_cert,
+            "CLAW_STUDIO_TLS_KEY": self._settings.tls_key,
+        }
         return {**os.environ, **{name: str(value) for name, value in given.items() if value is not None}}
 
     def _error(self, run: Run) -> str | None:

@@ -49,6 +49,7 @@ class Place:
         writer: the run's attempts log.
         clock: seconds since the epoch.
         should_stop: whether the run is being cancelled.
+        entrance: host and port at which agents reach the gateway; None: at the address that a session names.
     """
 
     run: Run
@@ -61,6 +62,7 @@ class Place:
     writer: AttemptWriter
     clock: Callable[[], float]
     should_stop: Callable[[], bool]
+    entrance: tuple[str, int] | None = None
 
     def write(self, attempt: Attempt) -> Attempt:
         """Store the attempt's state; it is on disk when this returns."""
@@ -162,7 +164,7 @@ def _in_sandbox(place: Place, attempt: Attempt, task: PackTask, session: Session
     memory = place.harness.memory_limit if settings.memory_mb is None else settings.memory_mb << 20
     limits = Limits(time_s=time_limit(place, task), memory_bytes=memory)
     url = urlsplit(session.anthropic_base_url)
-    gateway = (url.hostname or "127.0.0.1", url.port or 80)
+    gateway = place.entrance or (url.hostname or "127.0.0.1", url.port or 80)
     with contextlib.ExitStack() as opened:
         try:
             box = place.layer.sandbox(gateway=gateway, readable=place.program.readable, limits=limits)

@@ -9,14 +9,17 @@ cancelled; 1 with the reason on stderr otherwise.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import select
+import ssl
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
+from urllib.parse import urlsplit
 
 from core.client import StudioClient, trusting
 from core.config import Settings
@@ -25,6 +28,7 @@ from core.harnesses import harness_of
 from core.packs.library import PackLibrary
 from core.rollouts.attempt import Outcome
 from core.rollouts.attempting import Place
+from core.rollouts.entrance import Entrance
 from core.rollouts.runner import Runner
 from core.rollouts.runs import RunStore
 from core.rollouts.workspaces import WorkspaceStore
@@ -42,8 +46,11 @@ def work(
     retry: Sequence[Outcome] = ("lost",),
     clock: Callable[[], float] = time.time,
     should_stop: Callable[[], bool] = lambda: False,
+    tls: ssl.SSLContext | None = None,
 ) -> str | None:
     """Work through a run of a data folder; returns why it stopped before its end, or None.
+
+    ``tls`` is the studio's TLS context: given, agents reach the gateway through ``core.rollouts.entrance``.
 
     Raises:
         StudioError: it can't begin: no such run, another process works on it, no program, no isolation as demanded.
@@ -52,7 +59,11 @@ def work(
     settings = run.settings
     harness = harness_of(settings.harness, settings.command)
     pack = PackLibrary(where.packs_dir).get(settings.pack_version)
-    with run.writer() as writer:
+    with run.writer() as writer, contextlib.ExitStack() as opened:
+        entrance = None
+        if tls is not None:
+            url = urlsplit(studio.base_url)
+            entrance = opened.enter_context(Entrance((url.hostname or "127.0.0.1", url.port or 443), tls)).address
         place = Place(
             run=run,
             tasks={task_id: pack.by_id[task_id] for task_id in settings.task_ids},
@@ -64,6 +75,7 @@ def work(
             writer=writer,
             clock=clock,
             should_stop=should_stop,
+            entrance=entrance,
         )
         runner = Runner(place, workers=workers or settings.workers, retry=retry)
         runner.run()
@@ -82,7 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     stopping = threading.Event()
     threading.Thread(target=_await_end_of_input, args=(stopping,), daemon=True, name="end-of-input").start()
     where = Settings(data_dir=options.data)
-    tls = None if where.tls_cert is None else trusting(where.tls_cert)
+    secure = options.studio.startswith("https:")
+    tls = trusting(where.tls_cert) if secure and where.tls_cert is not None else None
     studio = StudioClient(options.studio, api_key=where.api_key, tls=tls, n_retries=N_RETRIES)
     try:
         error = work(
@@ -92,6 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             workers=options.workers,
             retry=cast("Sequence[Outcome]", [one for one in options.retry.split(",") if one]),
             should_stop=stopping.is_set,
+            tls=tls,
         )
     except StudioError as failure:
         hint = f" ({failure.hint})" if failure.hint else ""

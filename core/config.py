@@ -286,6 +286,11 @@ class Settings(BaseSettings):
         return self.data_dir / "rollouts"
 
     @property
+    def synthesis_dir(self) -> Path:
+        """Folder of runs of the synthesis: settings, prompts, the log of calls and rows."""
+        return self.data_dir / "synthesis"
+
+    @property
     def workspaces_dir(self) -> Path:
         """Folder of the final workspaces of attempts."""
         return self.data_dir / "workspaces"

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +18,9 @@ from core.rollouts.planning import Wish, plan_run
 from core.rollouts.progress import progress
 from core.rollouts.runner import waiting_slots
 from core.rollouts.settings import MAX_WORKERS, run_name
+from core.supervisors import STOP_S, Supervisors
 
 log = logging.getLogger(__name__)
-
-STOP_S = 30.0
-MESSAGES = "supervisor.log"
-MAX_MESSAGE = 2000
 
 
 class RolloutHost:
@@ -53,9 +46,8 @@ class RolloutHost:
         self._settings = settings
         self._base_url = base_url
         self._clock = clock
-        self._supervisors: dict[str, subprocess.Popen[bytes]] = {}
+        self._supervisors = Supervisors("core.rollouts.worker", settings, base_url)
         self._retention: dict[str, dict[str, Any]] = {}
-        self._lock = threading.Lock()
 
     def pack(self, name: str) -> Pack:
         """A pack: by an absolute path, or a stored one by name or version.
@@ -104,7 +96,7 @@ class RolloutHost:
         stored = self.runs.get(run)
         if workers is not None and not 1 <= workers <= MAX_WORKERS:
             raise InvalidInput(f"{workers} workers", field="workers", hint=f"a number from 1 to {MAX_WORKERS}")
-        if self._supervised(stored) or stored.in_progress:
+        if self._supervisors.alive(run) or stored.in_progress:
             raise Conflict(f"the run {run} is in progress", field="run", hint="wait for its end, or cancel it")
         half_way = any(one.state != "done" for one in stored.attempts())
         if not waiting_slots(stored, retry) and not half_way:
@@ -117,12 +109,7 @@ class RolloutHost:
     def cancel(self, run: str, timeout_s: float = STOP_S) -> bool:
         """End a run: attempts that are under way are lost. Returns whether it ran. NotFound if there is no such run."""
         self.runs.get(run)
-        with self._lock:
-            supervisor = self._supervisors.get(run)
-        if supervisor is None or supervisor.poll() is not None:
-            return False
-        _end(supervisor, timeout_s)
-        return True
+        return self._supervisors.end(run, timeout_s)
 
     def status(self, run: Run) -> dict[str, Any]:
         """Settings and progress of a run.
@@ -131,9 +118,10 @@ class RolloutHost:
         process started the run: ``{n_workspaces, n_bytes, n_attempts}``, where ``n_attempts`` have a score that can't
         be made again; None if nothing was.
         """
-        done = progress(run, starting=self._supervised(run))
-        error = None if done.in_progress else self._error(run)
-        retention = self._retention.get(run.settings.run)
+        uid = run.settings.run
+        done = progress(run, starting=self._supervisors.alive(uid))
+        error = None if done.in_progress else self._supervisors.error(uid, run.folder)
+        retention = self._retention.get(uid)
         return {**run.settings.to_json(), "progress": done.to_json(), "error": error, "retention": retention}
 
     def attempt(self, run: Run, task_id: str, number: int, retry: int | None = None) -> Attempt:
@@ -145,12 +133,7 @@ class RolloutHost:
 
     def close(self) -> None:
         """End all supervisors; their runs can be resumed."""
-        with self._lock:
-            running = [one for one in self._supervisors.values() if one.poll() is None]
-        for supervisor in running:
-            _close_input(supervisor)
-        for supervisor in running:
-            _end(supervisor, STOP_S)
+        self._supervisors.close()
 
     def _models(self) -> list[str]:
         """The models that the gateway lists now."""
@@ -159,55 +142,8 @@ class RolloutHost:
             return list(dict.fromkeys(one["id"] for one in client.call("GET", "/v1/models", repeat=True)["data"]))
 
     def _supervise(self, run: Run, *, workers: int | None = None, retry: Sequence[Outcome] = ("lost",)) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "core.rollouts.worker",
-            "--run",
-            run.settings.run,
-            "--studio",
-            self._base_url(),
-        ]
-        command += ["--data", str(self._settings.data_dir.absolute()), "--retry", ",".join(retry)]
-        command += [] if workers is None else ["--workers", str(workers)]
-        with self._lock, (run.folder / MESSAGES).open("wb") as messages:
-            old = self._supervisors.get(run.settings.run)
-            if old is not None and old.poll() is None:
-                raise Conflict(f"the run {run.settings.run} is in progress", field="run")
-            self._supervisors[run.settings.run] = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=messages,
-                env=self._environment(),
-                start_new_session=True,  # Ctrl-C in the terminal goes to this process, which ends the run in order
-            )
-
-    def _supervised(self, run: Run) -> bool:
-        with self._lock:
-            supervisor = self._supervisors.get(run.settings.run)
-        return supervisor is not None and supervisor.poll() is None
-
-    def _environment(self) -> dict[str, str]:
-        given = {
-            "CLAW_STUDIO_API_KEY": self._settings.api_key,
-            "CLAW_STUDIO_TLS_CERT": self._settings.tls_cert,
-            "CLAW_STUDIO_TLS_KEY": self._settings.tls_key,
-        }
-        return {**os.environ, **{name: str(value) for name, value in given.items() if value is not None}}
-
-    def _error(self, run: Run) -> str | None:
-        with self._lock:
-            supervisor = self._supervisors.get(run.settings.run)
-        code = None if supervisor is None else supervisor.poll()
-        try:
-            text = (run.folder / MESSAGES).read_text(errors="replace").strip()
-        except FileNotFoundError:
-            text = ""
-        last = text.splitlines()[-1][:MAX_MESSAGE] if text else None
-        if last is None and code not in (None, 0):
-            return f"the supervisor ended with code {code}"
-        return last
+        options = ["--retry", ",".join(retry), *([] if workers is None else ["--workers", str(workers)])]
+        self._supervisors.start(run.settings.run, run.folder, options)
 
     def _prune(self, run: Run) -> None:
         """Apply the retention rule as ``run`` starts, and say what it removed."""
@@ -232,17 +168,3 @@ class RolloutHost:
             pruned.n_bytes,
             n_attempts,
         )
-
-
-def _close_input(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None and not process.stdin.closed:
-        process.stdin.close()
-
-
-def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    _close_input(process)
-    try:
-        process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -62,6 +62,7 @@ from core.rebuild import restore_missing_opinions
 from core.rescore_host import RescoreHost
 from core.rollout_host import RolloutHost
 from core.supervise import Supervisor
+from core.synthesis_host import SynthesisHost
 from core.tasks.demo_load import load_demo
 from core.trash import TrashSweep, list_trash
 from core.types import PolicyEventKind
@@ -191,6 +192,14 @@ class Service:
         self.learning = LearnHost(settings, lambda: self.base_url, self._add_engine)
         self.rescoring = RescoreHost(settings, self.pool, lambda: self.base_url, self.clock)
         self.rollouts = RolloutHost(settings, lambda: self.base_url, self.clock)
+        self.synthesis = SynthesisHost(
+            settings,
+            lambda: self.base_url,
+            self.clock,
+            self.rollouts.packs,
+            self.rollouts.runs,
+            self.pool.trajectories,
+        )
         several = settings.gateways > 0
         raise_descriptor_limit()
         limits = ServerLimits.of(settings)
@@ -214,6 +223,7 @@ class Service:
         opened.callback(self.learning.close)
         opened.callback(self.rescoring.close)
         opened.callback(self.rollouts.close)
+        opened.callback(self.synthesis.close)
         warming = CacheWarmer(self.pool.cache.warm)
         warming.start()
         opened.callback(warming.stop)
@@ -296,6 +306,7 @@ class Service:
             learning=self.learning,
             rescoring=self.rescoring,
             rollouts=self.rollouts,
+            synthesis=self.synthesis,
             n_ends=self.supervisor.n_ends,
             drain_workers=lambda timeout_s: self.fleet is None or self.fleet.drain(timeout_s),
         )

@@ -8,8 +8,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -49,6 +51,8 @@ def synthesis_app(connect: Connect, data_folder: Folder) -> typer.Typer:
         skills: Annotated[Path | None, typer.Option(help="Folder of skill folders, for the skill route")] = None,
         judge: Annotated[str, typer.Option(help="Model of the judge; by default --model")] = "",
         solver: Annotated[str, typer.Option(help="Model of the reference solutions; by default --model")] = "",
+        embedding: Annotated[str, typer.Option(help="Model whose vectors are compared for novelty; else words")] = "",
+        prompts: Annotated[Path | None, typer.Option(help="Folder with changed prompts, NAME.txt")] = None,
         seed: Annotated[int, typer.Option(help="Seed of the sampling")] = 0,
         workers: Annotated[int, typer.Option(min=1, help="Rows at a time")] = 4,
         temperature: Annotated[float | None, typer.Option(help="Of sampling; by default the engine's")] = None,
@@ -67,6 +71,7 @@ def synthesis_app(connect: Connect, data_folder: Folder) -> typer.Typer:
         from core.sandbox import parse_level
         from core.synthesis import SynthesisSettings
         from core.synthesis.estimate import estimate
+        from core.synthesis.templates import read_templates
 
         now = time.time()
         settings = SynthesisSettings(
@@ -77,6 +82,7 @@ def synthesis_app(connect: Connect, data_folder: Folder) -> typer.Typer:
             created_at=now,
             judge_model=judge,
             solver_model=solver,
+            embedding_model=embedding,
             seeds=str(seeds.absolute()) if seeds else "",
             skills=str(skills.absolute()) if skills else "",
             seed=seed,
@@ -93,7 +99,8 @@ def synthesis_app(connect: Connect, data_folder: Folder) -> typer.Typer:
         if dry_run:
             print_json(estimate(settings))
             return
-        made = store(data).create(settings)
+        changed = {} if prompts is None else {name: one.text for name, one in read_templates(prompts).items()}
+        made = store(data).create(settings, changed)
         with connect(data) as client:
             _work(made, client, until, {})
 
@@ -194,6 +201,19 @@ def synthesis_app(connect: Connect, data_folder: Folder) -> typer.Typer:
         """Stop a run after the calls in flight."""
         store(data).get(run).cancel()
 
+    @app.command("difficulty")
+    def difficulty(run: RunArgument, json_: JsonOption = False, data: DataOption = None) -> None:
+        """Print how often rollouts solve each task, and which tasks are solved by the same actions."""
+        with connect(data) as client:
+            tasks = client.call("GET", f"/api/v1/synthesis/{quote(run, safe='')}/difficulty", repeat=True)["tasks"]
+        for one in tasks:
+            if json_:
+                print_json(one)
+                continue
+            rate = "-" if one["solve_rate"] is None else f"{one['solve_rate']:.2f}"
+            same = f" same actions as {one['same_as']}" if one["same_as"] else ""
+            print(printable(f"{one['task_id']:24} {rate:>5} of {one['n_scored']} scored{same}"))
+
     @app.command("pack")
     def pack(
         run: RunArgument,
@@ -204,23 +224,34 @@ def synthesis_app(connect: Connect, data_folder: Folder) -> typer.Typer:
         min_mutation_score: Annotated[float, typer.Option(help="Only checkers with at least this score")] = 0.0,
         max_flakiness: Annotated[float, typer.Option(help="Only checkers with at most this flakiness")] = 1.0,
         min_difficulty: Annotated[float, typer.Option(help="Only tasks of at least this difficulty")] = 0.0,
+        min_solve_rate: Annotated[float, typer.Option(help="Only tasks that rollouts solve at least this often")] = 0.0,
+        max_solve_rate: Annotated[float, typer.Option(help="Only tasks that rollouts solve at most this often")] = 1.0,
+        distinct_behaviour: Annotated[
+            bool, typer.Option("--distinct-behaviour", help="Without tasks that are solved by the same actions")
+        ] = False,
         data: DataOption = None,
     ) -> None:
         """Write the tasks that passed every stage, or the files of all stages under ClawGym's names."""
-        from core.packs import write_pack
+        from core.packs import Pack, write_pack
         from core.synthesis.files import write_stage_files
-        from core.synthesis.pack import pack_of
+        from core.synthesis.pack import Choice, pack_of
 
         stored = store(data).get(run)
         if format == "stages":
             print_json({"out": str(out), "files": write_stage_files(stored, out)})
             return
-        made = pack_of(
-            stored,
-            min_mutation_score=min_mutation_score,
-            max_flakiness=max_flakiness,
-            min_difficulty=min_difficulty,
+        choice = Choice(
+            min_mutation_score, max_flakiness, min_difficulty, min_solve_rate, max_solve_rate, distinct_behaviour
         )
+        if choice.needs_rollouts:
+            # What agents did is in the pool, which the service owns.
+            with connect(data) as client:
+                body = {**asdict(choice), "dry_run": True}
+                chosen = client.call("POST", f"/api/v1/synthesis/{quote(run, safe='')}/pack", body)["task_ids"]
+            every = pack_of(stored)
+            made = Pack(every.name, [every.by_id[one] for one in chosen], every.format)
+        else:
+            made = pack_of(stored, choice)
         notes = write_pack(made, out, format)
         print_json({"out": str(out), "tasks": len(made.tasks), "version": made.version, "notes": notes})
 
@@ -229,27 +260,15 @@ def synthesis_app(connect: Connect, data_folder: Folder) -> typer.Typer:
 
 def _work(run: Any, client: StudioClient, until: str | None, budget: Mapping[str, Any]) -> None:
     from core.synthesis import FINISHED, progress, work
+    from core.synthesis.engines import gateway_embed, gateway_engines
 
+    settings = run.settings
+    engines, embed = gateway_engines(settings, client), gateway_embed(settings, client)
     with _cancelled_by_interrupt(run):
-        end = work(run, _engines(run, client), until=until, budget=budget, report=_report)
+        end = work(run, engines, embed=embed, until=until, budget=budget, report=_report)
     print_json({"run": run.settings.run, "end": end, **progress(run).to_json()})
     if end != FINISHED and until is None:
         raise typer.Exit(1)
-
-
-def _engines(run: Any, client: StudioClient) -> Callable[[str], Any]:
-    """What asks each model: calls through the gateway, captured in the channel ``synthesis``."""
-    from core.scoring.judge import GatewayJudge, JudgeSettings
-
-    settings = run.settings
-
-    def engine(model: str) -> GatewayJudge:
-        judging = JudgeSettings(
-            model, temperature=settings.temperature, max_tokens=settings.max_tokens, timeout_s=settings.timeout_s
-        )
-        return GatewayJudge(client, judging, channel="synthesis", agent="synthesis")
-
-    return engine
 
 
 @contextmanager

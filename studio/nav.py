@@ -58,6 +58,13 @@ PAGES: dict[str, PageInfo] = {
             "Task packs: search, files, checks and rubrics, success by policy version, reports of runs.",
         ),
         PageInfo(
+            "synthesis",
+            "Synthesis",
+            ":material/experiment:",
+            "Capture",
+            "Have models write task packs; inspect every stage, and the proof that each checker holds.",
+        ),
+        PageInfo(
             "rollouts",
             "Rollouts",
             ":material/rocket_launch:",

@@ -25,11 +25,15 @@ from core.gateway.telemetry.stats import GatewayStats
 from core.ingest import Ingest
 from core.journal import Journal
 from core.packs import Pack
-from core.packs.library import PackLibrary
+from core.packs.library import PackEntry, PackLibrary
 from core.pool import Pool
 from core.records import MAX_DEPTH, too_deep
 from core.rollouts import Attempt, Outcome, Run, RunSettings, RunStore, WorkspaceStore
 from core.rollouts.planning import Wish
+from core.synthesis import Choice, SynthesisRun, SynthesisSettings, SynthesisStore
+from core.synthesis.behaviour import SameAs
+from core.synthesis.difficulty import Difficulty
+from core.synthesis.state import State
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +98,54 @@ class Rollouts(Protocol):
 
     def attempt(self, run: Run, task_id: str, number: int, retry: int | None = None) -> Attempt:
         """One attempt."""
+        ...
+
+
+class Synthesis(Protocol):
+    """Starts and describes runs of the synthesis (``core.synthesis_host``)."""
+
+    store: SynthesisStore
+
+    def plan(self, fields: Mapping[str, Any]) -> tuple[SynthesisSettings, dict[str, Any]]:
+        """The settings of a run, checked, and what it would cost."""
+        ...
+
+    def start(
+        self, fields: Mapping[str, Any], *, until: str | None = None, prompts: Mapping[str, str] | None = None
+    ) -> SynthesisRun:
+        """Create a run and work on it."""
+        ...
+
+    def resume(self, name: str, *, until: str | None = None, budget: Mapping[str, Any] | None = None) -> SynthesisRun:
+        """Go on with a run."""
+        ...
+
+    def cancel(self, name: str) -> bool:
+        """Have a run stop."""
+        ...
+
+    def status(self, run: SynthesisRun) -> dict[str, Any]:
+        """Settings and progress."""
+        ...
+
+    def state(self, run: SynthesisRun) -> State:
+        """Rows, decisions and calls."""
+        ...
+
+    def difficulty(self, run: SynthesisRun) -> dict[str, Difficulty]:
+        """What rollouts show of its tasks."""
+        ...
+
+    def same_behaviour(self, measured: Mapping[str, Difficulty]) -> dict[str, SameAs]:
+        """Tasks that are solved by the same actions."""
+        ...
+
+    def pack(self, run: SynthesisRun, choice: Choice) -> Pack:
+        """The pack of a run."""
+        ...
+
+    def keep_pack(self, run: SynthesisRun, choice: Choice, name: str = "") -> PackEntry:
+        """Store the pack of a run."""
         ...
 
 
@@ -165,6 +217,7 @@ class ApiDeps:
     learning: LearningDemo
     rescoring: Rescorings
     rollouts: Rollouts
+    synthesis: Synthesis
     n_ends: Mapping[str, int]
     drain_workers: Callable[[float], bool] = lambda _: True
 

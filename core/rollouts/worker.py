@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--retry", default="lost", help="outcomes whose attempts are made again, separated by commas")
     options = parser.parse_args(argv)
     stopping = threading.Event()
-    threading.Thread(target=_await_end_of_input, args=(stopping,), daemon=True, name="end-of-input").start()
+    threading.Thread(target=await_end_of_input, args=(stopping,), daemon=True, name="end-of-input").start()
     where = Settings(data_dir=options.data)
     secure = options.studio.startswith("https:")
     tls = trusting(where.tls_cert) if secure and where.tls_cert is not None else None
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if error is None else 1
 
 
-def _await_end_of_input(stopping: threading.Event) -> None:
+def await_end_of_input(stopping: threading.Event) -> None:
     """Set the event when the input ends: the process that started this one closed it, or was killed."""
     poll = select.poll()
     poll.register(0, select.POLLIN | select.POLLHUP)

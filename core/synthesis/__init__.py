@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.synthesis.pack import filtered, pack_of
+from core.synthesis.pack import Choice, filtered, pack_of
 from core.synthesis.progress import SynthesisProgress, progress
 from core.synthesis.settings import ROUTES, SynthesisSettings
 from core.synthesis.store import SynthesisRun, SynthesisStore
@@ -11,6 +11,7 @@ from core.synthesis.work import FINISHED, work
 __all__ = [
     "FINISHED",
     "ROUTES",
+    "Choice",
     "SynthesisProgress",
     "SynthesisRun",
     "SynthesisSettings",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 
 from core.errors import StudioError
@@ -64,20 +65,16 @@ class Asker:
         known = self._state.calls.get(id_)
         if known is not None:
             return known
-        judge = self._begin(model)
         record = {"kind": CALL, "id": id_, "stage": stage, "key": key, "generation": generation, "model": model}
         record |= {"prompt": template.name, "prompt_sha256": template.sha256, "text_sha256": digest(text)}
         begin = self._clock()
-        try:
+        with self.within_budget():
             try:
-                reply = judge([{"role": "user", "content": text}], 1, 0)[0]
+                reply = self._judge(model)([{"role": "user", "content": text}], 1, 0)[0]
             except Unscored as error:
                 self._keep({**record, "reply": None, "error": str(error), "at": begin})
                 raise Failed(f"the engine gave no answer: {error}", transient=True) from error
             self._keep({**record, "reply": asdict(reply), "at": begin, "wall_s": self._clock() - begin})
-        finally:
-            with self._lock:
-                self._in_flight -= 1
         self._stored(id_)
         return reply
 
@@ -85,7 +82,27 @@ class Asker:
         self._writer.write(record)
         self._state.apply(record)
 
-    def _begin(self, model: str) -> Judge:
+    def _judge(self, model: str) -> Judge:
+        with self._lock:
+            if model not in self._judges:
+                self._judges[model] = self._engines(model)
+            return self._judges[model]
+
+    @contextmanager
+    def within_budget(self) -> Iterator[None]:
+        """Around one call, until it is stored.
+
+        Raises:
+            Stopped: the budget is spent, or the run was cancelled.
+        """
+        self._begin()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_flight -= 1
+
+    def _begin(self) -> None:
         if self._should_stop():
             raise Stopped("the run was cancelled", field="run", hint="resume goes on")
         settings, state = self._settings, self._state
@@ -97,6 +114,3 @@ class Asker:
             if settings.max_usd is not None and state.cost_usd >= settings.max_usd:
                 raise Stopped(f"the budget of {settings.max_usd:g} US dollars is spent", field="max_usd")
             self._in_flight += 1
-            if model not in self._judges:
-                self._judges[model] = self._engines(model)
-            return self._judges[model]

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from core.scoring.prices import price_of
+from core.synthesis.embedding import AT_ONCE
 from core.synthesis.routes import route_of
 from core.synthesis.settings import SKILL, SynthesisSettings
 from core.synthesis.skills import read_skills
+from core.synthesis.stages.shared import DEDUP
 from core.synthesis.stages.skill import ANNOTATE
 from core.synthesis.templates import shipped
 
@@ -29,6 +31,10 @@ ANSWER_TOKENS = {
 """Assumed tokens of an answer, by prompt. They are assumptions and not measured; reasoning models need more."""
 ROLES = {"task_judge": "judge", "solution": "solver"}
 REPAIRED = ("solution", "checker")
+EMBEDDING = "embedding"
+"""Stands for the prompt where texts are embedded: one call for many queries."""
+QUERY_TOKENS = 250
+"""Assumed tokens of the query of a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,8 @@ def _parts(settings: SynthesisSettings) -> list[StageEstimate]:
     templates, parts = shipped(), []
     n_skills = len(read_skills(Path(settings.skills))) if settings.route == SKILL else 0
     for stage in route_of(settings.route).stages:
+        if stage.name == DEDUP and settings.embedding_model:
+            parts.append(_embedding(settings))
         for prompt in stage.prompts:
             n_rows = n_skills if stage.name == ANNOTATE else settings.n_tasks
             n_most = n_rows * (settings.repair_rounds + 1 if prompt in REPAIRED else 1)
@@ -99,3 +107,12 @@ def _parts(settings: SynthesisSettings) -> list[StageEstimate]:
                 )
             )
     return parts
+
+
+def _embedding(settings: SynthesisSettings) -> StageEstimate:
+    n_calls = -(-settings.n_tasks // AT_ONCE)
+    n_prompt = min(settings.n_tasks, AT_ONCE) * QUERY_TOKENS
+    price = price_of(settings.embedding_model)
+    usd = None if price is None else price.of(n_prompt, 0)
+    total = None if usd is None else usd * n_calls
+    return StageEstimate(DEDUP, EMBEDDING, settings.embedding_model, n_calls, n_calls, n_prompt, 0, total, total)

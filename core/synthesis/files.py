@@ -106,7 +106,7 @@ def _skill(run: SynthesisRun, state: State) -> dict[str, list[Record]]:
         ],
         "rejected_tasks.jsonl": [
             {"task_id": f"{run.settings.run}-{row.key}", "stage": row.stage, "reason": row.reason}
-            for stage in (DEDUP, CHECKER, RUBRICS)
+            for stage in (DEDUP, JUDGE, CHECKER, RUBRICS)
             for row in state.of_stage(stage)
             if not state.passes(stage, row.key)
         ],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from core.errors import InvalidInput
 from core.packs import Pack, PackTask
+from core.synthesis.behaviour import SameAs
+from core.synthesis.difficulty import Difficulty, in_band
 from core.synthesis.draft import candidate
 from core.synthesis.proof.solve import Solution
 from core.synthesis.routes import route_of
@@ -16,7 +18,7 @@ from core.synthesis.stages.checker import CHECKER
 from core.synthesis.stages.shared import RUBRICS
 from core.synthesis.state import State
 from core.synthesis.store import SynthesisRun
-from core.synthesis.work import waiting
+from core.synthesis.work import ready
 
 KEY = "synthesis"
 """The field of a task with what is known of its making: run, row, scores of its checker, models, prompts, cost."""
@@ -28,12 +30,7 @@ def tasks_of(run: SynthesisRun, state: State) -> list[PackTask]:
     """The tasks whose rows passed every stage, in order; empty if there are none."""
     route = route_of(run.settings.route)
     names = [one.name for one in route.stages if one.name in (route.sample, route.task, CHECKER, RUBRICS)]
-    passed = next(one.needs for one in route.stages if one.name == RUBRICS)
-    # A row that was made from a product that has changed since is no result.
-    late = {key for stage in route.stages if stage.make is not None for key in waiting(stage, state)}
-    keys = [row.key for row in state.of_stage(RUBRICS) if row.key not in late]
-    keys = [key for key in keys if all(state.passes(name, key) for name in (*passed, RUBRICS))]
-    return [_task(run, state, names, key) for key in keys]
+    return [_task(run, state, names, key) for key in ready(route, state)]
 
 
 def _task(run: SynthesisRun, state: State, names: list[str], key: str) -> PackTask:
@@ -77,48 +74,90 @@ def _provenance(
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which tasks a pack has, by what was measured.
+
+    Attributes:
+        min_mutation_score, max_flakiness: of the checker.
+        min_difficulty: as the model that wrote the task says, 1 to 5.
+        min_solve_rate, max_solve_rate: from rollouts (``core.synthesis.difficulty``), both ends included.
+        distinct_behaviour: leave out tasks that are solved by the same actions as an earlier one.
+    """
+
+    min_mutation_score: float = 0.0
+    max_flakiness: float = 1.0
+    min_difficulty: float = 0.0
+    min_solve_rate: float = 0.0
+    max_solve_rate: float = 1.0
+    distinct_behaviour: bool = False
+
+    @property
+    def needs_rollouts(self) -> bool:
+        """Whether it asks for what only rollouts show."""
+        return (self.min_solve_rate, self.max_solve_rate) != (0.0, 1.0) or self.distinct_behaviour
+
+
+EVERY_TASK = Choice()
+
+
 def pack_of(
     run: SynthesisRun,
+    choice: Choice = EVERY_TASK,
     *,
-    min_mutation_score: float = 0.0,
-    max_flakiness: float = 1.0,
-    min_difficulty: float = 0.0,
+    state: State | None = None,
+    difficulty: Mapping[str, Difficulty] | None = None,
+    same: Mapping[str, SameAs] | None = None,
 ) -> Pack:
-    """The pack of a run, with the tasks whose checkers measured at least this well.
+    """The pack of a run, with the tasks that passed every stage and that the choice lets pass.
+
+    Args:
+        run: the run.
+        choice: which tasks.
+        state: of the run, if it was read already.
+        difficulty, same: what rollouts show of the tasks, for a choice that needs it.
 
     Raises:
         InvalidInput: no task passed every stage and the filters.
     """
-    tasks = tasks_of(run, run.state())
+    tasks = tasks_of(run, run.state() if state is None else state)
     if not tasks:
         raise InvalidInput(
             f"no task of {run.settings.run} passed every stage", field="run", hint="show lists the reasons"
         )
-    kept = filtered(
-        tasks, min_mutation_score=min_mutation_score, max_flakiness=max_flakiness, min_difficulty=min_difficulty
-    )
+    kept = filtered(tasks, choice, difficulty or {}, same or {})
     if not kept:
-        raise InvalidInput(f"none of {len(tasks)} tasks passes the filters", field="min_mutation_score")
+        raise InvalidInput(
+            f"none of {len(tasks)} tasks passes the filters", field="min_mutation_score", hint="ask for less"
+        )
     return Pack(run.settings.run, kept, "clawgym")
 
 
 def filtered(
-    tasks: list[PackTask],
-    *,
-    min_mutation_score: float = 0.0,
-    max_flakiness: float = 1.0,
-    min_difficulty: float = 0.0,
+    tasks: Sequence[PackTask],
+    choice: Choice,
+    difficulty: Mapping[str, Difficulty] | None = None,
+    same: Mapping[str, SameAs] | None = None,
 ) -> list[PackTask]:
-    """Tasks by what was measured of their checkers; one without a measurement passes only filters that are off."""
+    """Tasks by what was measured; one without a measurement passes only filters that are off.
+
+    Raises:
+        InvalidInput: the band of solve rates is not valid.
+    """
+    known = difficulty or {}
+    rates = {one.task_id: known[one.task_id].solve_rate if one.task_id in known else None for one in tasks}
+    right = in_band(rates, (choice.min_solve_rate, choice.max_solve_rate))
 
     def passes(task: PackTask) -> bool:
         measured = task.extra.get(KEY)
         fields: Mapping[str, Any] = measured if isinstance(measured, Mapping) else {}
         mutation, flaky, hard = (fields.get(name) for name in ("mutation_score", "flakiness", "difficulty"))
         return (
-            (min_mutation_score <= 0 or (mutation is not None and mutation >= min_mutation_score))
-            and (max_flakiness >= 1 or (flaky is not None and flaky <= max_flakiness))
-            and (min_difficulty <= 0 or (hard is not None and hard >= min_difficulty))
+            (choice.min_mutation_score <= 0 or (mutation is not None and mutation >= choice.min_mutation_score))
+            and (choice.max_flakiness >= 1 or (flaky is not None and flaky <= choice.max_flakiness))
+            and (choice.min_difficulty <= 0 or (hard is not None and hard >= choice.min_difficulty))
+            and task.task_id in right
+            and not (choice.distinct_behaviour and task.task_id in (same or {}))
         )
 
     return [task for task in tasks if passes(task)]

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.synthesis.routes import route_of
+from core.synthesis.state import State
 from core.synthesis.store import SynthesisRun
-from core.synthesis.work import waiting
+from core.synthesis.work import ready, waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,10 @@ class SynthesisProgress:
     """State of a run.
 
     Attributes:
-        state: ``running``, ``new``, or why the last work on it ended.
+        state: ``running``, ``new``, ``interrupted``, or why the last work on it ended.
+        in_progress: whether some process works on it.
         stages: in order.
+        n_ready: tasks that passed every stage.
         n_calls, n_tokens: of all calls.
         cost_usd: of the calls whose price is known.
         n_unpriced: calls whose price is not known.
@@ -48,7 +51,9 @@ class SynthesisProgress:
     """
 
     state: str
+    in_progress: bool
     stages: tuple[StageProgress, ...]
+    n_ready: int
     n_calls: int
     n_tokens: int
     cost_usd: float
@@ -61,9 +66,12 @@ class SynthesisProgress:
         return {name: getattr(self, name) for name in self.__slots__} | {"stages": stages}
 
 
-def progress(run: SynthesisRun) -> SynthesisProgress:
-    """The progress of a run, from its log."""
-    state = run.state()
+def progress(run: SynthesisRun, state: State | None = None, *, starting: bool = False) -> SynthesisProgress:
+    """The progress of a run, from its log; ``state`` is that of the log, if it was read already.
+
+    ``starting``: a process was started that is to work on it, and counts as running.
+    """
+    state = run.state() if state is None else state
     stages: list[StageProgress] = []
     made = [stage for stage in route_of(run.settings.route).stages if stage.make is not None]
     times = {one.name: [row.wall_s for row in state.of_stage(one.name) if not row.edited] for one in made}
@@ -91,8 +99,11 @@ def progress(run: SynthesisRun) -> SynthesisProgress:
         if stage in made and coming:
             each = overall if mean_s is None else mean_s
             eta = None if eta is None or each is None else eta + coming * each / run.settings.workers
-    now = "running" if run.in_progress else state.end or ("interrupted" if state.rows else "new")
-    return SynthesisProgress(now, tuple(stages), state.n_calls, state.n_tokens, state.cost_usd, state.n_unpriced, eta)
+    in_progress = starting or run.in_progress
+    now = "running" if in_progress else state.end or ("interrupted" if state.rows else "new")
+    spent = (state.n_calls, state.n_tokens, state.cost_usd, state.n_unpriced)
+    n_ready = len(ready(route_of(run.settings.route), state))
+    return SynthesisProgress(now, in_progress, tuple(stages), n_ready, *spent, eta)
 
 
 def _mean(values: list[float]) -> float | None:

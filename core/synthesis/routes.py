@@ -100,10 +100,11 @@ def _skill() -> Route:
             Stage(
                 DEDUP, "remove near-duplicates", shows, make_all=novelty(skill.COMPOSE, skill.SYNTHESIZE, skill.draft)
             ),
+            Stage(JUDGE, "judge the task", (*shows, DEDUP), shows, ("task_judge",), judging(skill.draft)),
             Stage(
                 CHECKER,
                 "write a checker that holds",
-                (*shows, DEDUP),
+                (*shows, DEDUP, JUDGE),
                 shows,
                 ("solution", "checker"),
                 checking(skill.draft),
@@ -111,7 +112,7 @@ def _skill() -> Route:
             Stage(
                 RUBRICS,
                 "write a rubric",
-                (*shows, DEDUP, CHECKER),
+                (*shows, DEDUP, JUDGE, CHECKER),
                 (*shows, CHECKER),
                 ("rubric",),
                 rubric(skill.draft),

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from core.errors import InvalidInput
 from core.sandbox import Level, parse_level
+from core.synthesis.seeds import demo_folder
 
 PERSONA, SKILL = "persona", "skill"
 ROUTES = {
     PERSONA: "category × persona × operations → task → novelty → judge → checker → rubric",
-    SKILL: "skill folders → annotation → combination → task → novelty → checker → rubric",
+    SKILL: "skill folders → annotation → combination → task → novelty → judge → checker → rubric",
 }
-_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class SynthesisSettings:
         created_at: seconds since the epoch.
         judge_model: model of the judge; empty: ``model``.
         solver_model: model that writes reference solutions; empty: ``model``.
+        embedding_model: model whose embeddings are compared for novelty; empty: TF-IDF of words.
         seeds: folder with personas.json, categories.json, operations.json.
         skills: folder of skill folders, for the skill route.
         seed: seed of the sampling of categories, personas, operations and skills.
@@ -58,6 +61,7 @@ class SynthesisSettings:
     created_at: float
     judge_model: str = ""
     solver_model: str = ""
+    embedding_model: str = ""
     seeds: str = ""
     skills: str = ""
     seed: int = 0
@@ -80,7 +84,7 @@ class SynthesisSettings:
     isolation: Level = "process"
 
     def __post_init__(self) -> None:
-        if not _UID.fullmatch(self.run):
+        if not UID.fullmatch(self.run):
             raise InvalidInput(
                 f"{self.run!r} is no name of a run",
                 field="run",
@@ -92,6 +96,9 @@ class SynthesisSettings:
             raise InvalidInput("no model is named", field="model", hint="a model that an engine serves")
         if self.route == SKILL and not self.skills:
             raise InvalidInput("the skill route needs skills", field="skills", hint="a folder of skill folders")
+        for name in ("seeds", "skills"):
+            if "\0" in getattr(self, name):
+                raise InvalidInput(f"{name} has a NUL character", field=name, hint="the path of a folder")
         whole = {"n_tasks": 1, "workers": 1, "max_tokens": 1, "n_operations": 1, "n_runs": 1, "n_mutants": 1}
         for name, low in {**whole, "n_supporting": 0, "repair_rounds": 0, "min_difficulty": 0}.items():
             if getattr(self, name) < low:
@@ -108,6 +115,11 @@ class SynthesisSettings:
     def model_of(self, role: str) -> str:
         """The model for a role: ``judge``, ``solver`` or any other."""
         return {"judge": self.judge_model, "solver": self.solver_model}.get(role) or self.model
+
+    @property
+    def seeds_folder(self) -> Path:
+        """The folder of the seed lists: ``seeds``, or the shipped ones."""
+        return Path(self.seeds) if self.seeds else demo_folder()
 
     def to_json(self) -> dict[str, Any]:
         """The settings as JSON values."""

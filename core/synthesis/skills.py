@@ -45,12 +45,17 @@ def read_skills(folder: Path) -> list[Skill]:
         InvalidInput: there is none.
     """
     skills = []
-    if folder.is_dir():
-        skills = [
-            read_skill(one)
-            for one in sorted(folder.iterdir())
-            if one.is_dir() and not one.is_symlink() and (one / MARKER).is_file()
-        ]
+    try:
+        if folder.is_dir():
+            skills = [
+                read_skill(one)
+                for one in sorted(folder.iterdir())
+                if one.is_dir() and not one.is_symlink() and (one / MARKER).is_file()
+            ]
+    except OSError as error:
+        raise InvalidInput(
+            f"{folder} can't be read: {error.strerror}", field="skills", hint="a folder of skill folders"
+        ) from error
     if not skills:
         raise InvalidInput(f"{folder} has no skill", field="skills", hint=f"a folder of folders with {MARKER}")
     return skills

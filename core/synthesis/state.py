@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from core.rewards.services import Reply
 from core.synthesis.rows import ACCEPTED, DONE, REJECTED, Row, parse_row
 
-CALL, ROW, DECISION, RERUN, END = "call", "row", "decision", "rerun", "end"
+CALL, ROW, DECISION, RERUN = "call", "row", "decision", "rerun"
+EMBEDDING, BEGIN, END = "embedding", "begin", "end"
 
 
 class State:
@@ -19,15 +21,17 @@ class State:
         rows: (stage, key) -> newest row.
         decisions: (stage, key) -> ``accepted`` or ``rejected``.
         calls: id of a call -> its stored answer; failed calls have none.
-        n_calls, n_tokens, cost_usd: of all calls, failed ones included.
+        vectors: key of a text -> its vector, float32 as bytes (``core.synthesis.embedding``).
+        n_calls, n_tokens, cost_usd: of all calls, failed ones and those for vectors included.
         n_unpriced: calls whose price is not known.
-        end: why the last work on the run ended; None if it has not.
+        end: why the last work on the run ended; None if it has not, or was killed.
     """
 
     def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
         self.rows: dict[tuple[str, str], Row] = {}
         self.decisions: dict[tuple[str, str], str] = {}
         self.calls: dict[str, Reply] = {}
+        self.vectors: dict[str, bytes] = {}
         self.n_calls, self.n_tokens, self.cost_usd, self.n_unpriced = 0, 0, 0.0, 0
         self.end: str | None = None
         self._generations: dict[tuple[str, str | None], int] = {}
@@ -41,6 +45,10 @@ class State:
             kind = record.get("kind")
             if kind == CALL:
                 self._apply_call(record)
+            elif kind == EMBEDDING:
+                self.n_calls += 1
+                self.vectors |= {key: base64.b64decode(one) for key, one in record["vectors"].items()}
+                self._spend(record.get("n_tokens"), record.get("cost_usd"))
             elif kind == ROW:
                 row = parse_row(record["row"])
                 self.rows[row.stage, row.key] = row
@@ -56,6 +64,8 @@ class State:
                 # A decision is about a product that is now replaced.
                 for place in [one for one in self.decisions if one[0] == at[0] and at[1] in (None, one[1])]:
                     del self.decisions[place]
+            elif kind == BEGIN:
+                self.end = None
             elif kind == END:
                 self.end = record["reason"]
 
@@ -66,9 +76,12 @@ class State:
             return
         reply = Reply(**answer)
         self.calls[record["id"]] = reply
-        self.n_tokens += (reply.n_prompt_tokens or 0) + (reply.n_response_tokens or 0)
-        self.cost_usd += reply.cost_usd or 0.0
-        self.n_unpriced += reply.cost_usd is None
+        self._spend((reply.n_prompt_tokens or 0) + (reply.n_response_tokens or 0), reply.cost_usd)
+
+    def _spend(self, n_tokens: int | None, cost_usd: float | None) -> None:
+        self.n_tokens += n_tokens or 0
+        self.cost_usd += cost_usd or 0.0
+        self.n_unpriced += cost_usd is None
 
     def generation(self, stage: str, key: str) -> int:
         """How often a person asked for this row, or for its stage, again."""

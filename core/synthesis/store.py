@@ -16,9 +16,9 @@ from core.errors import Conflict, InvalidInput, NotFound
 from core.journal.lock import is_held
 from core.synthesis.log import LOCK, LOG, LogWriter, read_log
 from core.synthesis.rows import DECISIONS, DONE, Row
-from core.synthesis.settings import SynthesisSettings, parse_settings
+from core.synthesis.settings import UID, SynthesisSettings, parse_settings
 from core.synthesis.state import DECISION, RERUN, ROW, State
-from core.synthesis.templates import Template, read_templates, shipped
+from core.synthesis.templates import Template, changed, read_templates, shipped
 
 SETTINGS = "run.json"
 PROMPTS = "prompts"
@@ -39,6 +39,16 @@ class SynthesisRun:
     def templates(self) -> dict[str, Template]:
         """The prompts of this run as they are now; a file that was removed has its shipped text."""
         return {**shipped(), **read_templates(self.folder / PROMPTS)}
+
+    def write_prompt(self, name: str, text: str | None) -> Template:
+        """Change a prompt of this run, from the next work on; None brings the shipped text back.
+
+        Raises:
+            InvalidInput: there is no such prompt, it is empty, or it has an unknown place.
+        """
+        made = _shipped(name) if text is None else changed({name: text})[name]
+        _write(self.folder / PROMPTS / f"{name}.txt", made.text.encode())
+        return made
 
     @property
     def in_progress(self) -> bool:
@@ -110,12 +120,14 @@ class SynthesisStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def create(self, settings: SynthesisSettings) -> SynthesisRun:
-        """Create a run with the shipped prompts; it is on disk when this returns.
+    def create(self, settings: SynthesisSettings, prompts: Mapping[str, str] | None = None) -> SynthesisRun:
+        """Create a run with the shipped prompts, or those in ``prompts`` by name; it is on disk when this returns.
 
         Raises:
             Conflict: there is a run of this name.
+            InvalidInput: there is no such prompt, it is empty, or it has an unknown place.
         """
+        templates = {**shipped(), **changed(prompts or {})}
         folder = self.folder / settings.run
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
@@ -123,7 +135,7 @@ class SynthesisStore:
         except FileExistsError:
             raise Conflict(f"there is a run {settings.run}", field="run", hint="choose another name") from None
         (folder / PROMPTS).mkdir()
-        for template in shipped().values():
+        for template in templates.values():
             _write(folder / PROMPTS / f"{template.name}.txt", template.text.encode())
         # Last: a folder without settings is no run.
         _write(folder / SETTINGS, orjson.dumps(settings.to_json(), option=orjson.OPT_INDENT_2))
@@ -138,7 +150,7 @@ class SynthesisStore:
         """
         folder = self.folder / run
         path = folder / SETTINGS
-        if Path(run).name != run or not path.is_file():
+        if not UID.fullmatch(run) or not path.is_file():
             raise NotFound(f"no run {run!r}", field="run", hint="claw-studio synthesise list shows them")
         return SynthesisRun(parse_settings(orjson.loads(path.read_bytes())), folder)
 
@@ -150,6 +162,13 @@ class SynthesisStore:
                 with contextlib.suppress(NotFound, InvalidInput, ValueError):
                     runs.append(self.get(path.name))
         return sorted(runs, key=lambda one: (one.settings.created_at, one.settings.run), reverse=True)
+
+
+def _shipped(name: str) -> Template:
+    templates = shipped()
+    if name not in templates:
+        raise InvalidInput(f"there is no prompt {name!r}", field="prompts", hint=", ".join(sorted(templates)))
+    return templates[name]
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -15,14 +15,16 @@ from core.rewards.services import Reply
 from core.sandbox import IsolationMissing
 from core.scoring.prices import price_of
 from core.synthesis.asking import Asker, Engines, Stopped
+from core.synthesis.embedding import Embed, Embeddings
 from core.synthesis.log import LogWriter
 from core.synthesis.routes import Route, route_of
 from core.synthesis.rows import DONE, FAILED, Failed, Row, digest
 from core.synthesis.settings import SynthesisSettings
 from core.synthesis.stages.base import Product, Result, Stage, Work
-from core.synthesis.state import END, ROW, State
+from core.synthesis.state import BEGIN, END, ROW, State
 from core.synthesis.store import CANCEL, SynthesisRun
 from core.synthesis.templates import Template
+from core.synthesis.vectors import Vectors, tf_idf
 
 Report = Callable[[Mapping[str, Any]], None]
 """Called after each stored answer and row: ``{event: call, id}`` or ``{event: row, stage, key, state, reason}``."""
@@ -47,25 +49,29 @@ def work(
     run: SynthesisRun,
     engines: Engines,
     *,
+    embed: Embed | None = None,
     until: str | None = None,
     budget: Mapping[str, Any] | None = None,
     clock: Callable[[], float] = time.time,
     report: Report = lambda _: None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> str:
     """Work on a run until it is finished or stopped; returns ``finished`` or why it stopped.
 
     Args:
         run: the run.
         engines: model name -> what asks this model.
+        embed: asks the embedding model of the settings, where they name one.
         until: the last stage to work on.
         budget: ``max_calls``, ``max_total_tokens``, ``max_usd`` in place of those of the settings.
         clock: seconds since the epoch.
         report: called after each stored answer and row.
+        should_stop: asked before each call and row; the run stops as if it was cancelled.
 
     Raises:
         AlreadyOwned: another process works on it.
         InvalidInput: there is no such stage, seeds or skills can't be read, or the price of a model is not known where
-            money is limited.
+            money is limited; or the settings name an embedding model, and ``embed`` is missing.
         IsolationMissing: the machine does not have the level of isolation.
     """
     settings = replace(run.settings, **(budget or {}))
@@ -73,15 +79,18 @@ def work(
     route = route_of(settings.route)
     if until is not None:
         route.stage(until)
+    if settings.embedding_model and embed is None:
+        raise InvalidInput("embeddings need an engine", field="embedding_model", hint="leave it out to compare words")
     templates = run.templates()
     with run.writer() as writer:
         (run.folder / CANCEL).unlink(missing_ok=True)
-        worker = _Worker(run, settings, route, templates, engines, writer, clock, report)
+        worker = _Worker(run, settings, route, templates, engines, embed, writer, clock, report, should_stop)
         return worker.work(until)
 
 
 def _check_prices(settings: SynthesisSettings) -> None:
     models = {settings.model_of(role) for role in ("writer", "judge", "solver")}
+    models |= {settings.embedding_model} if settings.embedding_model else set()
     unknown = sorted(one for one in models if price_of(one) is None)
     if settings.max_usd is not None and unknown:
         raise InvalidInput(
@@ -99,12 +108,15 @@ class _Worker:
         route: Route,
         templates: Mapping[str, Template],
         engines: Engines,
+        embed: Embed | None,
         writer: LogWriter,
         clock: Callable[[], float],
         report: Report,
+        should_stop: Callable[[], bool],
     ) -> None:
         self._run, self._settings, self._route, self._templates = run, settings, route, templates
         self._writer, self._clock, self._report = writer, clock, report
+        self._asked_to_stop = should_stop
         self._state: State = run.state()
         self._stop = threading.Event()
         self._failure: BaseException | None = None
@@ -117,26 +129,32 @@ class _Worker:
             clock=clock,
             stored=lambda id_: report({"event": "call", "id": id_}),
         )
+        self._vectors: Vectors = tf_idf
+        if embed is not None and settings.embedding_model:
+            self._vectors = Embeddings(settings.embedding_model, embed, self._asker, self._state, writer)
 
     def work(self, until: str | None) -> str:
         end = FINISHED if until is None else f"stopped after {until}"
+        self._note({"kind": BEGIN, "at": self._clock()})
         try:
             for stage in self._route.stages:
                 if stage.make_all is not None:
-                    self._all(stage, stage.make_all(self._settings, self._state))
+                    self._all(stage, stage.make_all(self._settings, self._state, self._vectors))
                 else:
                     self._each(stage)
                 if stage.name == until:
                     break
         except Stopped as stopped:
             end = stopped.message
-        record = {"kind": END, "reason": end, "at": self._clock()}
-        self._writer.write(record)
-        self._state.apply(record)
+        self._note({"kind": END, "reason": end, "at": self._clock()})
         return end
 
+    def _note(self, record: Mapping[str, Any]) -> None:
+        self._writer.write(record)
+        self._state.apply(record)
+
     def _should_stop(self) -> bool:
-        return self._stop.is_set() or (self._run.folder / CANCEL).exists()
+        return self._stop.is_set() or self._asked_to_stop() or (self._run.folder / CANCEL).exists()
 
     def _check_stop(self) -> None:
         if self._should_stop():
@@ -219,15 +237,24 @@ class _Worker:
         return ask
 
     def _keep(self, row: Row) -> None:
-        record = {"kind": ROW, "row": row.to_json()}
-        self._writer.write(record)
-        self._state.apply(record)
+        self._note({"kind": ROW, "row": row.to_json()})
         self._report({"event": "row", "stage": row.stage, "key": row.key, "state": row.state, "reason": row.reason})
 
 
 def products_of(stage: Stage, key: str, state: State) -> dict[str, Product]:
     """The products that a stage gets for a row."""
     return {name: dict(state.rows[name, key].product or {}) for name in stage.shows}
+
+
+def ready(route: Route, state: State) -> list[str]:
+    """The rows that passed every stage, in order of their keys.
+
+    A row that is to be made again, since what it was made from has changed, is not among them.
+    """
+    last = route.stages[-1]
+    late = {key for stage in route.stages if stage.make is not None for key in waiting(stage, state)}
+    keys = [row.key for row in state.of_stage(last.name) if row.key not in late]
+    return [key for key in keys if all(state.passes(name, key) for name in (*last.needs, last.name))]
 
 
 def waiting(stage: Stage, state: State) -> list[str]:

@@ -44,7 +44,7 @@ schema.config.phases.coverage.enabled = "CLAW_FUZZ_EXAMPLES" in os.environ
 def test_every_call_answers_as_documented(case: Any, service: ServeProcess) -> None:
     if isinstance(case.body, dict) and isinstance(wait_s := case.body.get("wait_s"), float | int) and wait_s <= 3600:
         case.body["wait_s"] = min(wait_s, 0)
-    if case.operation.path.endswith("/learning/demo") and isinstance(case.body, dict):
+    if case.operation.path.endswith(("/learning/demo", "/api/v1/synthesis")) and isinstance(case.body, dict):
         # A run takes minutes.
         case.body |= {} if case.body.get("dry_run", False) is not False else {"dry_run": True}
     answer = case.call_and_validate(base_url=service.base_url, checks=CHECKS, timeout=60)

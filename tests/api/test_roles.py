@@ -105,6 +105,12 @@ GET /api/v1/sql
 GET /api/v1/stats
 GET /api/v1/steps
 GET /api/v1/steps/{uid}
+GET /api/v1/synthesis
+GET /api/v1/synthesis/{run}
+GET /api/v1/synthesis/{run}/difficulty
+GET /api/v1/synthesis/{run}/prompts
+GET /api/v1/synthesis/{run}/row
+GET /api/v1/synthesis/{run}/rows
 GET /api/v1/trajectories/{uid}
 GET /api/v1/trash
 GET /api/v1/values
@@ -147,6 +153,11 @@ POST /api/v1/sessions
 POST /api/v1/sql
 POST /api/v1/steps
 POST /api/v1/steps/known
+POST /api/v1/synthesis
+POST /api/v1/synthesis/{run}/cancel
+POST /api/v1/synthesis/{run}/pack
+POST /api/v1/synthesis/{run}/resume
+POST /api/v1/synthesis/{run}/row
 POST /api/v1/trajectories/complete
 POST /api/v1/trajectories/{uid}/complete
 POST /api/v1/trash/empty
@@ -164,6 +175,7 @@ PUT /api/v1/channels/{channel}/recipe
 PUT /api/v1/channels/{channel}/rewards
 PUT /api/v1/recipes/{name}
 PUT /api/v1/rewards/{name}
+PUT /api/v1/synthesis/{run}/prompts/{name}
 PUT /api/v1/views/{name}
 DELETE /api/v1/learning/demo
 DELETE /api/v1/policy/sync

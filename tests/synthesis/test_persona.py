@@ -12,7 +12,7 @@ from core.packs import read_pack, write_pack
 from core.packs.clawgym_rows import form_of
 from core.packs.lint import lint
 from core.scoring.judge import GatewayJudge, JudgeSettings
-from core.synthesis import FINISHED, SynthesisSettings, SynthesisStore, filtered, pack_of, progress, work
+from core.synthesis import FINISHED, Choice, SynthesisSettings, SynthesisStore, filtered, pack_of, progress, work
 from core.synthesis.estimate import estimate
 from core.synthesis.files import write_stage_files
 from tests.conftest import scripted_engine
@@ -139,8 +139,8 @@ def test_the_pack_passes_lint_and_can_be_filtered(finished, tmp_path):
         write_pack(pack, tmp_path / format, format.removesuffix(".jsonl"))
         again = read_pack(tmp_path / format)
         assert again.version == pack.version
-        assert len(filtered(list(again.tasks), min_mutation_score=1.0)) == 2
-    assert filtered(list(pack.tasks), min_difficulty=4) == []
+        assert len(filtered(list(again.tasks), Choice(min_mutation_score=1.0))) == 2
+    assert filtered(list(pack.tasks), Choice(min_difficulty=4)) == []
 
 
 def test_stage_files_have_clawgyms_names_and_keys(finished, tmp_path):

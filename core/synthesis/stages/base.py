@@ -8,6 +8,7 @@ from typing import Any
 
 from core.synthesis.settings import SynthesisSettings
 from core.synthesis.state import State
+from core.synthesis.vectors import Vectors
 
 Product = Mapping[str, Any]
 Products = Mapping[str, Product]
@@ -37,8 +38,8 @@ MakeRow = Callable[[Work, Products], Product]
 """Makes the product of one row; raises ``Failed``."""
 Result = tuple[Product | None, str | None]
 """A product, and the reason why the row fails, or None."""
-MakeAll = Callable[[SynthesisSettings, State], Mapping[str, Result]]
-"""Makes all rows of a stage from the state of the run."""
+MakeAll = Callable[[SynthesisSettings, State, Vectors], Mapping[str, Result]]
+"""Makes all rows of a stage from the state of the run; the last argument makes vectors of texts."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Stage:
         shows: of these, the stages whose products ``make`` gets. A row is made again when one of them changes.
         prompts: (prompt, most answers for a row).
         make: makes one row.
-        make_all: makes all rows, without calls; it is run again whenever the run goes on.
+        make_all: makes all rows, without prompts; it is run again whenever the run goes on.
     """
 
     name: str

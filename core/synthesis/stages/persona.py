@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,10 +10,11 @@ import msgspec
 from core.synthesis.answers import object_of, typed
 from core.synthesis.draft import ENDING, Draft, entries_of, inputs_of
 from core.synthesis.rows import Failed
-from core.synthesis.seeds import demo_folder, read_seeds
+from core.synthesis.seeds import read_seeds
 from core.synthesis.settings import SynthesisSettings
 from core.synthesis.stages.base import Product, Products, Result, Work
 from core.synthesis.state import State
+from core.synthesis.vectors import Vectors
 
 SAMPLE, TASKS = "task_prompts", "tasks"
 
@@ -51,9 +51,9 @@ def row_key(number: int) -> str:
     return f"r{number:05d}"
 
 
-def sample(settings: SynthesisSettings, state: State) -> Mapping[str, Result]:
+def sample(settings: SynthesisSettings, state: State, vectors: Vectors) -> Mapping[str, Result]:
     """Category, persona and operations of each task."""
-    seeds = read_seeds(Path(settings.seeds) if settings.seeds else demo_folder())
+    seeds = read_seeds(settings.seeds_folder)
     rows: dict[str, Result] = {}
     for number in range(settings.n_tasks):
         chosen = seeds.sample(settings.seed, number, settings.n_operations)

@@ -16,6 +16,7 @@ from core.synthesis.rows import ACCEPTED, REJECTED, Failed
 from core.synthesis.settings import SynthesisSettings
 from core.synthesis.stages.base import MakeAll, Product, Products, Result, Work
 from core.synthesis.state import State
+from core.synthesis.vectors import Vectors
 
 DEDUP, JUDGE, RUBRICS = "dedup", "judge", "rubrics"
 LEVELS = ("0", "0.25", "0.5", "0.75", "1")
@@ -33,7 +34,7 @@ class JudgeAnswer(msgspec.Struct):
 def novelty(sample: str, task: str, draft: ReadDraft) -> MakeAll:
     """The stage that removes near-duplicates. The stages ``sample`` and ``task`` of the route make its tasks."""
 
-    def make_all(settings: SynthesisSettings, state: State) -> Mapping[str, Result]:
+    def make_all(settings: SynthesisSettings, state: State, vectors: Vectors) -> Mapping[str, Result]:
         keys = [row.key for row in state.of_stage(task) if state.passes(task, row.key)]
         keys = [key for key in keys if state.decisions.get((DEDUP, key)) != REJECTED]
         drafts = [draft({name: state.rows[name, key].product or {} for name in (sample, task)}) for key in keys]
@@ -42,6 +43,7 @@ def novelty(sample: str, task: str, draft: ReadDraft) -> MakeAll:
             [one.category for one in drafts],
             settings.novelty,
             always=[at for at, key in enumerate(keys) if state.decisions.get((DEDUP, key)) == ACCEPTED],
+            vectors=vectors,
         )
         rows: dict[str, Result] = {}
         for key, one, nearest in zip(keys, drafts, neighbours, strict=True):
@@ -51,6 +53,7 @@ def novelty(sample: str, task: str, draft: ReadDraft) -> MakeAll:
                 "nearest_query": None if nearest.index is None else drafts[nearest.index].query,
                 "similarity": None if nearest.similarity is None else round(nearest.similarity, 6),
                 "query": one.query,
+                "vectors": settings.embedding_model or "TF-IDF",
             }
             duplicate = nearest.similarity is not None and nearest.similarity >= settings.novelty
             reason = f"near-duplicate of {other}: cosine {nearest.similarity:.3f}" if duplicate else None

@@ -17,6 +17,7 @@ from core.synthesis.skills import read_skills
 from core.synthesis.stages.base import Product, Products, Result, Work
 from core.synthesis.stages.persona import InputFile, row_key
 from core.synthesis.state import State
+from core.synthesis.vectors import Vectors
 
 SKILLS, ANNOTATE, COMPOSE, SYNTHESIZE = "skills", "annotate", "compose", "synthesize"
 
@@ -50,7 +51,7 @@ class SkillTask(msgspec.Struct):
     difficulty_reason: str = ""
 
 
-def read(settings: SynthesisSettings, state: State) -> Mapping[str, Result]:
+def read(settings: SynthesisSettings, state: State, vectors: Vectors) -> Mapping[str, Result]:
     """The skill folders, without secrets."""
     return {
         one.name: ({"name": one.name, "text": one.text, "n_secrets": one.n_secrets, "n_left_out": one.n_left_out}, None)
@@ -78,7 +79,7 @@ def annotate(work: Work, products: Products) -> Product:
     return product
 
 
-def compose(settings: SynthesisSettings, state: State) -> Mapping[str, Result]:
+def compose(settings: SynthesisSettings, state: State, vectors: Vectors) -> Mapping[str, Result]:
     """One primary skill for each task, in turn, with supporting skills chosen by the seed."""
     usable = [row.key for row in state.of_stage(ANNOTATE) if state.passes(ANNOTATE, row.key)]
     rows: dict[str, Result] = {}

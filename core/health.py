@@ -65,7 +65,7 @@ class Health:
 
     def _stall(self) -> str | None:
         now, n = time.monotonic(), self._ingest.n_ingested
-        lag = self._ingest.lag_s
+        lag = self._ingest.unread_s
         if n != self._n_ingested or lag == 0.0:
             self._n_ingested, self._moved_at = n, now
         still = now - self._moved_at

@@ -118,6 +118,28 @@ class Linker:
         if version is not None:
             self._links(trajectory_uid).policy_version = version
 
+    def evidence(self, draft: Step) -> tuple[str | None, bool]:
+        """(the trajectory that the call belongs to if known, whether an earlier call gave its prompt's last answer).
+
+        An unknown answer may have been given by a call that is not visible yet. Prompts without answers, and those
+        that are known as token ids only, give no evidence: True. Nothing is placed.
+        """
+        announced = self._calls.get(draft.step_uid)
+        call = announced[1] if announced is not None and announced[0] is draft else self._call(draft)
+        uid: str | None = draft.trajectory_uid or self._by_response(draft.metadata)
+        uid = uid or self._infer(call, draft.metadata)[0] or self._by_trace(draft.metadata, call)
+        if call.dialogue is None or "assistant" not in call.dialogue_roles:
+            return uid, True
+        return uid, uid is not None and self._links(uid).knows_last_answer(call)
+
+    def has_steps(self, trajectory_uid: str) -> bool:
+        """Whether a step of the trajectory was placed."""
+        return bool(self._links(trajectory_uid).nodes)
+
+    def finished_at(self, trajectory_uid: str) -> float | None:
+        """When the latest placed call of the trajectory ended, UTC seconds; None without one."""
+        return max((node.finished_at for node in self._links(trajectory_uid).nodes), default=None)
+
     def place(self, draft: Step, *, sibling_of: Step | None = None) -> Step:
         """Link one draft. ``sibling_of`` is the first choice of the same call."""
         announced = self._calls.get(draft.step_uid)

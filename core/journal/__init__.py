@@ -17,10 +17,13 @@ from core.journal.reader import (
     read_since_mark,
 )
 from core.journal.salvage import Damage, quarantine_bytes, quarantined_damages
+from core.journal.target import LOCAL, Target, fetch_missing, incarnation, open_target
 from core.journal.thinning import THIN, thin
+from core.journal.watermarks import Watermarks, write_watermarks
 from core.journal.writer import Journal
 
 __all__ = [
+    "LOCAL",
     "MAGIC",
     "SUFFIX",
     "THIN",
@@ -31,10 +34,15 @@ __all__ = [
     "JournalReader",
     "Position",
     "Record",
+    "Target",
+    "Watermarks",
     "cut_unfinished",
     "damages",
+    "fetch_missing",
     "head_bytes",
+    "incarnation",
     "journal_bytes",
+    "open_target",
     "quarantine_bytes",
     "quarantined_damages",
     "read_after",
@@ -43,4 +51,5 @@ __all__ = [
     "read_segment",
     "read_since_mark",
     "thin",
+    "write_watermarks",
 ]

@@ -202,7 +202,7 @@ def make_folder_id(directory: Path) -> bytes:
         return written
     fresh = _id_in_segments(directory) or os.urandom(FOLDER_BYTES)
     temporary = directory / f".{FOLDER_FILE}.{os.getpid()}.{threading.get_ident()}"
-    temporary.write_bytes(fresh + _U32.pack(zlib.crc32(fresh)))
+    temporary.write_bytes(packed_id(fresh))
     try:
         # If several writers start at once, all use the id that was written first.
         os.link(temporary, path)
@@ -215,11 +215,20 @@ def make_folder_id(directory: Path) -> bytes:
     return fresh
 
 
+def packed_id(folder: bytes) -> bytes:
+    """The content of the id's file."""
+    return folder + _U32.pack(zlib.crc32(folder))
+
+
 def _written_id(path: Path) -> bytes | None:
     try:
-        data = path.read_bytes()
+        return unpacked_id(path.read_bytes())
     except FileNotFoundError:
         return None
+
+
+def unpacked_id(data: bytes) -> bytes | None:
+    """The id in the content of its file; None if it is damaged."""
     folder, crc = data[:FOLDER_BYTES], data[FOLDER_BYTES:]
     return folder if crc == _U32.pack(zlib.crc32(folder)) and len(folder) == FOLDER_BYTES else None
 

@@ -6,19 +6,23 @@ directory without locks between them.
 One ``fdatasync`` serves all appends that are waiting at that moment. Acknowledged records are never rewritten or cut. A
 new process starts a new segment and does not change the last one. After a disk error, the unsynced bytes are cut and
 the next append starts a new segment, so an offset that was read is never used twice.
+
+With a target (``core.journal.target``) a commit is on disk first, and acknowledged when its copy is confirmed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import os
 import re
 import threading
+import time
 import zlib
 from collections.abc import Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from core.durable import check_place, sync_folder
@@ -27,6 +31,7 @@ from core.journal import layout
 from core.journal.layout import FRAME_BYTES, MAX_PAYLOAD_BYTES, number_of, writer_of
 from core.journal.lock import hold_lock
 from core.journal.pending import AsyncWaiter, Pending, Position, answer, take
+from core.journal.target import Target, join
 
 PROBE_BYTES = 64 << 10
 
@@ -45,14 +50,22 @@ class Journal:
         segment_bytes: a segment that has reached this size is closed and the next one opened.
         used: names of segments that were read before, even if they no longer exist. New segments get higher numbers,
             so that a position never refers to two records.
+        target: where each commit is copied before it is acknowledged (``core.journal.target``); None: nowhere. The
+            writer's name must then be unique, see ``incarnation``.
 
     Raises:
         AlreadyOwned: another process writes under this name.
-        JournalError: the folder can't be made or read.
+        JournalError: the folder can't be made or read, or the target can't be reached.
     """
 
     def __init__(
-        self, directory: Path, *, writer: str = "w0", segment_bytes: int = 256 << 20, used: Iterable[str] = ()
+        self,
+        directory: Path,
+        *,
+        writer: str = "w0",
+        segment_bytes: int = 256 << 20,
+        used: Iterable[str] = (),
+        target: Target | None = None,
     ) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_.]+", writer):
             raise JournalError(f"bad writer name {writer!r}", field="writer", hint="letters, digits, _ and .")
@@ -60,6 +73,11 @@ class Journal:
         self.writer = writer
         self.segment_bytes = segment_bytes
         self.error: str | None = None
+        self._target = target
+        self._uncopied = b""
+        self._copied = 0
+        self._copying: tuple[int, float] | None = None
+        self._finishing = ThreadPoolExecutor(1, f"finish-{writer}") if target is not None else None
         self._fd = -1
         self._segment = ""
         self._size = 0
@@ -70,6 +88,8 @@ class Journal:
         self._closed = False
         self._wake = threading.Condition(threading.Lock())
         self._synced = threading.Event()
+        if target is not None:
+            join(target, directory)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock_fd = hold_lock(directory / f"{writer}.lock")
@@ -146,11 +166,22 @@ class Journal:
             finally:
                 os.close(fd)
                 path.unlink(missing_ok=True)
+            if self._target is not None:
+                self._target.probe(self.writer)
         except OSError as error:
             self.error = _journal_error(self.directory, error).message
         else:
             self.error = None
         return self.error
+
+    @property
+    def unshipped(self) -> tuple[int, float]:
+        """Bytes that are on this disk and not confirmed by the target yet, and for how long, seconds.
+
+        Their calls wait for it. (0, 0.0) without a target.
+        """
+        copying = self._copying
+        return (0, 0.0) if copying is None else (copying[0], time.monotonic() - copying[1])
 
     @property
     def in_place(self) -> bool:
@@ -184,6 +215,8 @@ class Journal:
         self._thread.join()
         self._synced.set()
         self._abandon()
+        if self._finishing is not None:
+            self._finishing.shutdown(wait=True)
         os.close(self._lock_fd)
 
     def _enqueue(self, payload: bytes, waiter: Future[Position] | AsyncWaiter) -> JournalError | None:
@@ -253,15 +286,29 @@ class Journal:
             buffers.append(payload)
             offset += FRAME_BYTES + length
             buffers.append(layout.pack_end(offset, key))
-        _write_all(self._fd, b"".join(buffers))
+        data = b"".join(buffers)
+        _write_all(self._fd, data)
         _sync(self._fd)
         # What is synced to a file that has no name any more would be lost with an answer.
         check_place(self._fd, self.directory / segment)
+        if self._target is not None:
+            self._copy(self._target, segment, data)
         self.n_bytes += offset - self._size
         self._size = offset
         # A single assignment: readers in other threads see the new position or the previous one.
         self._mark = f"{self.writer}.{self._number}.{offset}"
         return positions
+
+    def _copy(self, target: Target, segment: str, data: bytes) -> None:
+        """Copy a commit, and with a segment's first one its head."""
+        uncopied = self._uncopied + data
+        self._copying = len(uncopied), time.monotonic()
+        try:
+            target.commit(segment, self._copied, uncopied)
+        finally:
+            self._copying = None
+        self._copied += len(uncopied)
+        self._uncopied = b""
 
     def _roll(self) -> None:
         self._check_folder()
@@ -275,6 +322,7 @@ class Journal:
         head = layout.pack_head(layout.Head(self._segment, self._salt, self._folder, self._before))
         _write_all(self._fd, head)
         self._size = len(head)
+        self._uncopied, self._copied = head, 0
         self.n_bytes += len(head)
         # The file name must survive a power failure, too.
         sync_folder(self.directory)
@@ -285,12 +333,18 @@ class Journal:
             os.close(self._fd)
             self._fd = -1
             self._before = self._number, self._size
+            if self._target is not None and self._finishing is not None:
+                self._finishing.submit(_finish, self._target, self._segment, self.directory / self._segment)
 
     def _truncate(self) -> None:
         """Truncate the failed batch; the next batch starts a new segment."""
         if self._fd < 0:
             return
         path = self.directory / self._segment
+        if self._target is not None:
+            # The call failed, so a copy that remains does no harm: it is as if the process had ended before the reply.
+            with contextlib.suppress(OSError):
+                self._target.cut(self._segment, self._copied)
         try:
             if self._size <= layout.head_bytes(self._segment):
                 self.n_bytes -= self._size
@@ -326,6 +380,13 @@ def _ends_whole(path: Path, size: int) -> bool:
             return True
     head = layout.read_head(path)
     return head is not None and head.name == path.name and size == layout.head_bytes(path.name)
+
+
+def _finish(target: Target, segment: str, path: Path) -> None:
+    try:
+        target.finish(segment, path)
+    except OSError as error:
+        _log.warning("%s stays in several pieces in %s: %s", segment, target.address, error.strerror)
 
 
 def sign(folder: bytes, mark: str, uid: str) -> str:

@@ -108,6 +108,18 @@ class TrajectoryLinks:
                 best, score = node, (m, m == node.dialogue.size)
         return best, score[0]
 
+    def knows_last_answer(self, call: Call) -> bool:
+        """Whether the last answer in the call's prompt was given, or repeated as it is now, by an earlier call."""
+        if call.dialogue is None or "assistant" not in call.dialogue_roles:
+            return True
+        last = max(place for place, role in enumerate(call.dialogue_roles) if role == "assistant")
+        node, m = self.most_shared(call)
+        if node is None:
+            return False
+        if m > last or (m == last and answer_match(node, call, m)):
+            return True
+        return any(sampled_at(other, call, shared_messages(other, call)) == last for other in self.nodes)
+
     def place(self, call: Call, *, step_index: int | None = None, sibling: bool = False) -> Link:
         """Find the call's place and store it. A call that is already stored keeps its place.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from core.pool.store import bookkeeping
@@ -19,6 +20,23 @@ class JournalRecords:
         """Journal segment -> next unread offset."""
         with self._db.read() as cursor:
             return dict(cursor.execute("SELECT segment, next_offset FROM journal_positions").fetchall())
+
+    def held(self) -> list[dict[str, Any]]:
+        """Records that are read and wait to be stored: the columns of ``held_records``."""
+        with self._db.read() as cursor:
+            return rows(cursor, "SELECT * FROM held_records ORDER BY written_at, segment, record_offset")
+
+    def recorders(self, trajectories: Collection[str], writers: Collection[str]) -> list[tuple[str, str]]:
+        """The pairs (trajectory, writer) of these for which there is a step in a segment of the writer."""
+        with self._db.read() as cursor:
+            return cursor.execute(
+                "SELECT DISTINCT trajectory_uid, writer FROM (SELECT trajectory_uid,"
+                " regexp_replace(journal_segment, '-[0-9]+[.]seg$', '') AS writer"
+                " FROM steps JOIN trajectories USING (trajectory_id)"
+                " WHERE trajectory_uid IN (SELECT unnest(?::VARCHAR[])))"
+                " WHERE writer IN (SELECT unnest(?::VARCHAR[]))",
+                [list(trajectories), list(writers)],
+            ).fetchall()
 
     def errors(self, limit: int = 100) -> list[dict[str, Any]]:
         """Journal records that could not become steps, newest first."""

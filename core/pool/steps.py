@@ -48,6 +48,8 @@ class Steps:
         positions: Mapping[str, int] | None = None,
         errors: Sequence[tuple[str, int, str]] = (),
         damages: Sequence[tuple[str, int, int, str]] = (),
+        held: Sequence[tuple[Any, ...]] = (),
+        released: Sequence[tuple[str, int]] = (),
     ) -> int:
         """Store steps and reports about trajectories, all or nothing; returns how many steps are new.
 
@@ -56,6 +58,8 @@ class Steps:
         from ``core.linking``. ``registrations``, ``completions``, ``sessions`` and ``revocations`` are journal records,
         ``feedback`` the entries of such (core/records.py), ``errors`` are (segment, next offset, reason) of records
         that could not be read, ``damages`` (segment, offset, next offset, reason) of bytes that are no record.
+        ``held`` are rows of ``held_records``: records that are read and not stored yet; ``released`` (segment, offset)
+        of those that wait no longer.
         """
         bodies: dict[bytes, bytes] = {}
         prepared = [prepare(step, bodies) for step in steps]
@@ -102,6 +106,7 @@ class Steps:
             bookkeeping.insert_conflicts(cursor, conflicts, now)
             bookkeeping.insert_errors(cursor, errors, now)
             bookkeeping.insert_damages(cursor, damages, now)
+            bookkeeping.replace_held(cursor, held, released)
             bookkeeping.store_positions(cursor, positions or {})
             refresh(cursor, owners.values())
             labelled: set[int] = set()

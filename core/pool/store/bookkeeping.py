@@ -180,3 +180,16 @@ def store_positions(cursor: Cursor, positions: Mapping[str, int]) -> None:
             " ON CONFLICT (segment) DO UPDATE SET next_offset = excluded.next_offset",
             [segment, next_offset],
         )
+
+
+def replace_held(cursor: Cursor, held: Sequence[tuple[Any, ...]], released: Sequence[tuple[str, int]]) -> None:
+    """Forget the released records, (segment, offset) each, and remember the held ones, rows of ``held_records``."""
+    if released:
+        table = pa.table({"segment": [one[0] for one in released], "record_offset": [one[1] for one in released]})
+        with registered(cursor, released_records=table):
+            cursor.execute(
+                "DELETE FROM held_records WHERE (segment, record_offset) IN"
+                " (SELECT (segment, record_offset) FROM released_records)"
+            )
+    for row in held:
+        cursor.execute("INSERT INTO held_records VALUES (?, ?, ?, ?, ?::VARCHAR[], ?::VARCHAR[])", list(row))

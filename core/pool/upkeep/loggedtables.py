@@ -78,9 +78,9 @@ LOGGED: dict[str, LoggedTable] = {
 """Tables of opinions, in the order in which their rows are put back."""
 
 FROM_JOURNAL = frozenset({
-    "conflicts", "ingest_errors", "journal_damages", "journal_positions", "media", "messages", "policy_events",
-    "revocations", "sessions", "step_findings", "step_messages", "step_state", "step_tokens", "steps", "trajectories",
-    "trajectory_events", "trajectory_state",
+    "conflicts", "held_records", "ingest_errors", "journal_damages", "journal_positions", "media", "messages",
+    "policy_events", "revocations", "sessions", "step_findings", "step_messages", "step_state", "step_tokens", "steps",
+    "trajectories", "trajectory_events", "trajectory_state",
 })  # fmt: skip
 """Tables that reading the journal makes again."""
 

@@ -167,6 +167,15 @@ class Settings(BaseSettings):
     )
     log_format: str = Field("text", pattern="^(text|json)$", description="Format of log lines on stderr")
     segment_bytes: int = Field(256 << 20, ge=1 << 16, description="Journal segment size, bytes")
+    journal_target: str = Field(
+        "local",
+        description="Where calls are copied before they are answered, so that they survive the loss of the disk: "
+        "'local' (nowhere), the absolute path of a folder on a shared file system, or an object store's URL "
+        "(s3://bucket/path) that no other studio uses",
+    )
+    journal_target_options: dict[str, Any] = Field(
+        {}, description="Arguments of the object store's fsspec file system, for example endpoint_url; without secrets"
+    )
     pool_memory: str = Field("2GB", description="DuckDB's memory limit")
     pool_threads: int = Field(2, ge=1, description="DuckDB's worker threads")
     trash_days: float = Field(

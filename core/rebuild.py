@@ -19,7 +19,7 @@ from core.config import Settings
 from core.durable import sync_folder
 from core.errors import NoRoom, NotFound, PoolError, is_full
 from core.ingest import Ingest
-from core.journal import journal_bytes
+from core.journal import fetch_missing, journal_bytes, open_target
 from core.pool import Pool
 from core.pool.upkeep.recovery import read_counts
 
@@ -58,9 +58,13 @@ def rebuild(
 
     Raises:
         NotFound: there is neither journal nor log.
+        JournalError: the journal's target can't be read.
         PoolError: the new file can't be written; the old one is unchanged.
     """
     path = settings.pool_path
+    target = open_target(settings.journal_target, settings.journal_target_options)
+    if target is not None:
+        fetch_missing(target, settings.journal_dir)
     n_bytes = journal_bytes(settings.journal_dir)
     if not n_bytes and not settings.opinions_dir.exists():
         raise NotFound(f"{settings.data_dir} has neither a journal nor an opinions log.", field="data_dir")

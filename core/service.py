@@ -50,7 +50,7 @@ from core.gateway.telemetry.stats import GatewayStats
 from core.health import Health
 from core.ingest import Ingest
 from core.ingest.deepcheck import DeepReport, Progress, deep_check
-from core.journal import Journal, read_records
+from core.journal import Journal, fetch_missing, incarnation, open_target, read_records
 from core.learn_host import LearnHost
 from core.owner import OwnerLock
 from core.pool import Pool
@@ -70,6 +70,8 @@ from core.workers.fleet import Fleet
 
 log = logging.getLogger(__name__)
 
+OWN_WRITER = "w0"
+"""The writer's name of the main process."""
 STOP_TIMEOUT_S = 20.0
 HEALTH_MEND = "see the log for its start; free disk space and file descriptors, or restart the studio"
 MIN_KEY_CHARS = 16
@@ -137,6 +139,9 @@ class Service:
         limit_arenas()
         lock = OwnerLock.acquire(settings.data_dir)
         opened.callback(lock.release)
+        target = open_target(settings.journal_target, settings.journal_target_options)
+        if target is not None and (n_bytes := fetch_missing(target, settings.journal_dir)):
+            log.warning("%d bytes of the journal were missing here and copied from %s", n_bytes, target.address)
         check_recoverable(settings.pool_path, settings.journal_dir, settings.opinions_dir)
         self.pool = Pool.open(
             settings.pool_path,
@@ -149,7 +154,11 @@ class Service:
         )
         opened.callback(self.pool.close)
         self.journal = Journal(
-            settings.journal_dir, segment_bytes=settings.segment_bytes, used=self.pool.journal.positions()
+            settings.journal_dir,
+            writer=OWN_WRITER if target is None else incarnation(OWN_WRITER),
+            segment_bytes=settings.segment_bytes,
+            used=self.pool.journal.positions(),
+            target=target,
         )
         self.ingest = Ingest(
             settings.journal_dir,
@@ -308,6 +317,7 @@ class Service:
             rollouts=self.rollouts,
             synthesis=self.synthesis,
             n_ends=self.supervisor.n_ends,
+            unshipped=self.unshipped,
             drain_workers=lambda timeout_s: self.fleet is None or self.fleet.drain(timeout_s),
         )
         app = Starlette(routes=[*create_api(self.api_deps), *gateway], exception_handlers=EXCEPTION_HANDLERS)
@@ -324,6 +334,11 @@ class Service:
             wrong_keys=self.wrong_keys,
             worker_token=self._worker_token,
         )
+
+    def unshipped(self) -> tuple[int, float]:
+        """Bytes that the journal's target has not confirmed yet, of all processes, and since when, seconds."""
+        waiting = [self.journal.unshipped, *(self.fleet.unshipped() if self.fleet is not None else ())]
+        return sum(n_bytes for n_bytes, _ in waiting), max(seconds for _, seconds in waiting)
 
     @property
     def base_url(self) -> str:

@@ -6,6 +6,8 @@ from urllib.parse import urlencode
 import pyarrow as pa
 import streamlit as st
 
+from core.journal import LOCAL
+from core.service import Service
 from core.types import View
 from studio import kit, state
 from studio.charts import rates
@@ -34,6 +36,24 @@ def percentile(values: list[float], share: float) -> float | None:
     return sorted(values)[min(int(len(values) * share), len(values) - 1)] if values else None
 
 
+def unshipped_figure(service: Service) -> list[kit.Figure]:
+    """Bytes that the journal's target has not confirmed; none if calls are stored on this disk alone."""
+    if service.settings.journal_target == LOCAL:
+        return []
+    n_bytes, waited_s = service.unshipped()
+    detail = f"for {kit.seconds(waited_s)}" if n_bytes else "all copied"
+    return [kit.Figure("Not yet copied", kit.bytes_text(n_bytes), detail, tone="bad" if waited_s > 5 else "")]
+
+
+def held_figure(service: Service) -> list[kit.Figure]:
+    """Calls that wait for another machine; none on a single machine."""
+    if not service.ingest.other_writers():
+        return []
+    n_held = service.ingest.n_held
+    detail = f"oldest {kit.seconds(service.ingest.held_s)}" if n_held else "no writer is silent"
+    return [kit.Figure("Held", kit.count(n_held), detail)]
+
+
 @kit.live(1.0)
 def traffic() -> None:
     service = state.service()
@@ -59,6 +79,8 @@ def traffic() -> None:
                 tone="bad" if failure else "",
                 help="ingest lag",
             ),
+            *unshipped_figure(service),
+            *held_figure(service),
             kit.Figure(
                 "Dropped", kit.count(n_dropped), "must be 0", tone="bad" if n_dropped else "good", help="dropped"
             ),

@@ -197,7 +197,8 @@ class ApiDeps:
     """The parts of the service that routes use.
 
     ``problems`` returns the current problems of capture and ingest (``core.health``). ``n_ends`` counts restarts of
-    threads by name. ``drain_workers`` waits, at most so many seconds, until the gateway workers' calls have ended.
+    threads by name. ``unshipped`` returns the bytes that the journal's target has not confirmed yet, and since when in
+    seconds. ``drain_workers`` waits, at most so many seconds, until the gateway workers' calls have ended.
     """
 
     settings: Settings
@@ -219,6 +220,7 @@ class ApiDeps:
     rollouts: Rollouts
     synthesis: Synthesis
     n_ends: Mapping[str, int]
+    unshipped: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
     drain_workers: Callable[[float], bool] = lambda _: True
 
 

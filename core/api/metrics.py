@@ -18,7 +18,7 @@ from core.api.handling import ApiDeps, Call
 from core.api.routing import Router
 from core.api.schemas import STR
 from core.gateway.access.roles import Role
-from core.journal import journal_bytes
+from core.journal import LOCAL, journal_bytes
 
 routes = Router()
 _BY: Final = ("channel", "source", "agent", "model", "engine", "identity_source")
@@ -70,6 +70,13 @@ class Metrics(Collector):
         expired = "1 after a weight sync that was not finished in time"
         yield gauge("claw_policy_sync_expired", expired, deps.policy.sync_expired)
         yield gauge("claw_ingest_lag_seconds", "Age of the oldest call that is not in the pool yet", deps.ingest.lag_s)
+        held = "Calls that wait for a silent writer of another machine"
+        yield gauge("claw_ingest_held_records", held, deps.ingest.n_held)
+        late = "Calls of other machines that were stored after later calls of their trajectory"
+        yield counter("claw_ingest_late_records", late, deps.ingest.n_late)
+        behind = {one["writer"]: one["behind_s"] for one in deps.ingest.other_writers()}
+        about = "How far a writer of another machine is behind"
+        yield labelled(gauge("claw_writer_behind_seconds", about, labels=["writer"]), behind)
         yield counter("claw_ingest_records", "Journal records read", deps.ingest.n_ingested)
         yield gauge("claw_ingest_failing", "1 while ingest fails", deps.ingest.last_error is not None)
         yield gauge("claw_journal_failing", "1 while calls can't be written to disk", deps.journal.error is not None)
@@ -77,6 +84,11 @@ class Metrics(Collector):
         ended = counter("claw_thread_ends", "Threads that ended and were restarted", labels=["thread"])
         yield labelled(ended, deps.n_ends)
         yield gauge("claw_journal_bytes", "Size of the journal, all writers", journal_bytes(deps.settings.journal_dir))
+        if deps.settings.journal_target != LOCAL:
+            n_bytes, waited_s = deps.unshipped()
+            yield gauge("claw_journal_unshipped_bytes", "Bytes that the journal's target has not confirmed", n_bytes)
+            waiting = "How long the journal's target has not confirmed the oldest of them"
+            yield gauge("claw_journal_unshipped_seconds", waiting, waited_s)
         yield gauge("claw_steps", "Steps in the pool", pool["n_steps"])
         yield gauge("claw_trajectories", "Trajectories in the pool", pool["n_trajectories"])
         yield gauge("claw_groups", "Prompt groups in the pool", pool["n_groups"])

@@ -30,7 +30,7 @@ from core.api.schemas import (
 from core.api.wire import FILTERS_NOTE, WHERE_NOTE
 from core.errors import InvalidInput
 from core.gateway.access.roles import Role
-from core.journal import journal_bytes
+from core.journal import LOCAL, journal_bytes
 from core.types import View
 
 routes = Router()
@@ -137,8 +137,14 @@ def one_group(call: Call) -> Any:
         n_groups=INT,
         n_dropped=INT,
         ingest_lag_s=NUM,
+        n_held=INT,
+        n_late=INT,
+        other_writers=array(OBJ),
         problems=array(OBJ),
         journal_bytes=INT,
+        journal_target=STR,
+        unshipped_bytes=INT_OR_NULL,
+        unshipped_s=NUM_OR_NULL,
         rates=OBJ,
         n_calls=INT,
         n_errors=INT,
@@ -150,13 +156,21 @@ def stats(call: Call) -> Any:
     """Counts, rates, ingest lag, dropped calls."""
     deps = call.deps
     live = deps.stats.snapshot(n_recent=0)
+    copied = deps.settings.journal_target != LOCAL
+    unshipped_bytes, unshipped_s = deps.unshipped() if copied else (None, None)
     return {
         **deps.pool.stats.totals(),
         "n_dropped": live["n_dropped"],
         "ingest_lag_s": deps.ingest.lag_s,
         "ingest_error": deps.ingest.last_error,
+        "n_held": deps.ingest.n_held,
+        "n_late": deps.ingest.n_late,
+        "other_writers": deps.ingest.other_writers(),
         "problems": deps.problems(),
         "journal_bytes": journal_bytes(deps.settings.journal_dir),
+        "journal_target": deps.settings.journal_target,
+        "unshipped_bytes": unshipped_bytes,
+        "unshipped_s": unshipped_s,
         "rates": live["rates"],
         "n_calls": live["n_calls"],
         "n_errors": live["n_errors"],

@@ -263,13 +263,13 @@ class ObjectStore:
         sizes: dict[str, int] = {}
         parts: dict[str, dict[int, int]] = {}
         for path, n_bytes in self._list(self._root).items():
-            segment, separator, offset = path.removeprefix(self._root + "/").partition(_PARTS)
+            segment, separator, part = path.removeprefix(self._root + "/").partition(_PARTS)
             if not layout.is_segment_name(segment):
                 continue
             if not separator:
                 sizes[segment] = n_bytes
-            elif offset.isdecimal():
-                parts.setdefault(segment, {})[int(offset)] = n_bytes
+            elif part.isdecimal():
+                parts.setdefault(segment, {})[int(part)] = n_bytes
         parts = {segment: by_offset for segment, by_offset in parts.items() if segment not in sizes}
         for segment, by_offset in parts.items():
             end = 0

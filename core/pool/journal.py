@@ -29,7 +29,7 @@ class JournalRecords:
     def recorders(self, trajectories: Collection[str], writers: Collection[str]) -> list[tuple[str, str]]:
         """The pairs (trajectory, writer) of these for which there is a step in a segment of the writer."""
         with self._db.read() as cursor:
-            return cursor.execute(
+            pairs = cursor.execute(
                 "SELECT DISTINCT trajectory_uid, writer FROM (SELECT trajectory_uid,"
                 " regexp_replace(journal_segment, '-[0-9]+[.]seg$', '') AS writer"
                 " FROM steps JOIN trajectories USING (trajectory_id)"
@@ -37,6 +37,7 @@ class JournalRecords:
                 " WHERE writer IN (SELECT unnest(?::VARCHAR[]))",
                 [list(trajectories), list(writers)],
             ).fetchall()
+        return [(str(uid), str(writer)) for uid, writer in pairs]
 
     def errors(self, limit: int = 100) -> list[dict[str, Any]]:
         """Journal records that could not become steps, newest first."""

@@ -23,6 +23,7 @@ from core.gateway.access.ledger import Ledger
 from core.gateway.calls.policy import PolicyState
 from core.gateway.http.server import bind, check_tls
 from core.gateway.telemetry.stats import GatewayStats
+from core.journal import LOCAL, incarnation
 from core.workers.pipe import Sender, messages
 from core.workers.spawn import worker_process
 
@@ -106,6 +107,7 @@ class Fleet:
         self._engines: list[dict[str, Any]] = []
         self._engine_status: dict[str, list[dict[str, Any]]] = {}
         self._journal_errors: dict[str, str] = {}
+        self._unshipped: dict[str, tuple[int, float]] = {}
         self._reserved: socket.socket | None = None
         self._processes: dict[str, _Process] = {}
         self._threads: dict[str, threading.Thread] = {}
@@ -208,6 +210,10 @@ class Fleet:
         """The last reported ``EngineSet.status()`` of each worker."""
         return list(self._engine_status.values())
 
+    def unshipped(self) -> list[tuple[int, float]]:
+        """What each worker's journal target has not confirmed for a second: bytes, seconds."""
+        return list(self._unshipped.values())
+
     def pids(self) -> dict[str, int]:
         """Process ids of the workers that accept calls."""
         with self._state_changed:
@@ -239,7 +245,7 @@ class Fleet:
         return {
             "do": "begin",
             "settings": _worker_settings(self._settings).model_dump(mode="json"),
-            "writer": name,
+            "writer": name if self._settings.journal_target == LOCAL else incarnation(name),
             "used": [segment for segment in self._used() if segment.startswith(f"{name}-")],
             "port": self.port,
             "owner": self._owner,
@@ -274,6 +280,7 @@ class Fleet:
                 self._state_changed.notify_all()
             self._stats.absorb(name, {"in_flight": 0})
             self._journal_errors.pop(name, None)
+            self._unshipped.pop(name, None)
             self._on_journalled()
             if self._stopping.is_set():
                 return
@@ -315,6 +322,9 @@ class Fleet:
                     self._journal_errors.pop(process.name, None)
                     if message["journal_error"] is not None:
                         self._journal_errors[process.name] = message["journal_error"]
+                elif "unshipped" in message:
+                    n_bytes, waited_s = message["unshipped"]
+                    self._unshipped[process.name] = n_bytes, waited_s
                 elif message.get("want") == "call":
                     # The first call of a key queries the pool; other messages must not wait for it.
                     threading.Thread(target=self._may_call, args=(process, message), daemon=True).start()

@@ -39,7 +39,7 @@ from core.gateway.http.server import GatewayServer
 from core.gateway.telemetry.call_log import log_call
 from core.gateway.transport.connection import UNBOUND
 from core.gateway.transport.http1 import HttpClient
-from core.journal import Journal
+from core.journal import Journal, open_target
 from core.logs import set_up
 from core.types import PolicyEvent
 from core.workers.fence import Fence, OwnerSilent
@@ -125,6 +125,7 @@ class Worker:
             writer=begin["writer"],
             segment_bytes=settings.segment_bytes,
             used=begin["used"],
+            target=open_target(settings.journal_target, settings.journal_target_options),
         )
         self.keys = KeyStore()
         self.keys.load(begin["keys"])
@@ -222,7 +223,7 @@ class Worker:
         self._reporter.join()
 
     def _report(self) -> None:
-        last_sent: dict[str, Any] = {"engines": [], "journal_error": None}
+        last_sent: dict[str, Any] = {"engines": [], "journal_error": None, "unshipped": [0, 0]}
         looked_at = 0.0
         last = False
         while not last:
@@ -238,7 +239,13 @@ class Worker:
                     self.server.call_soon(self._beat)
                     self._look_after()
                     self._free_memory()
-                for name, value in (("engines", self.engines.status()), ("journal_error", self.journal.error)):
+                n_bytes, waited_s = self.journal.unshipped
+                for name, value in (
+                    ("engines", self.engines.status()),
+                    ("journal_error", self.journal.error),
+                    # What is confirmed within a second is not worth a message.
+                    ("unshipped", [n_bytes, round(waited_s)] if waited_s >= 1 else [0, 0]),
+                ):
                     if last_sent[name] != value:
                         last_sent[name] = value
                         self._send({name: value})

@@ -27,7 +27,7 @@ class TokenSource(StrEnum):
 
     ``engine``: ids as the engine sampled them. ``logprobs``: ids read from its log-prob entries.
     ``whitebox``: ids submitted by a producer. ``bytes``: text bytes only. ``retokenized``: text encoded
-    again by the model's tokenizer. ``none``: no ids.
+    again by the model's tokenizer. ``edited``: the answer was edited by a person and encoded. ``none``: no ids.
     """
 
     ENGINE = "engine"
@@ -35,6 +35,7 @@ class TokenSource(StrEnum):
     WHITEBOX = "whitebox"
     BYTES = "bytes"
     RETOKENIZED = "retokenized"
+    EDITED = "edited"
     NONE = "none"
 
 
@@ -92,6 +93,7 @@ class AnnotationKind(StrEnum):
     TAG = "tag"
     NOTE = "note"
     CORRECTION = "correction"
+    EDIT = "edit"
 
 
 class FeedbackKind(StrEnum):
@@ -207,7 +209,8 @@ class Annotation:
 
     ``value`` by kind: reward float or None (None withdraws); quality ``good``, ``bad``, ``unsure`` or None;
     trainable bool or None (None restores the default rule); correct bool or None; tag ``name``, or ``-name`` to remove
-    it; note text; correction the text of a correct response.
+    it; note text; correction the text of a correct response; edit an edited answer with its token ids
+    (``core.pool.edits.EditValue``) or None to withdraw it.
     """
 
     kind: str

@@ -7,6 +7,7 @@ from typing import Any
 import streamlit as st
 
 from core.errors import NotFound
+from core.pool.edits import is_reference
 from studio import components, kit, state
 from studio.frame.header import page_header
 from studio.kit import data_tables
@@ -15,6 +16,7 @@ from studio.kit.filters import filter_panel
 from studio.kit.url_choices import segmented_choice
 from studio.widgets.agents.demo import demo_actions
 from studio.widgets.inspect import step_view
+from studio.widgets.inspect.edit_answer import edit_tab
 from studio.widgets.inspect.group_view import group_page
 from studio.widgets.inspect.listing import listing
 from studio.widgets.inspect.neighbours import neighbour_buttons
@@ -30,6 +32,7 @@ TABS = {
     "tokens": "Tokens",
     "facts": "Facts",
     "raw": "Raw",
+    "edit": "Edit",
     "history": "Annotations",
 }
 
@@ -159,6 +162,8 @@ def chosen_step(chosen: str, uids: list[str], steps: list[dict[str, Any]]) -> No
         step_view.show_facts(step)
     elif tab == "raw":
         step_view.show_raw(step)
+    elif tab == "edit":
+        edit_tab(step)
     else:
         rows = service.pool.labels.annotations(trajectory_uid=step["trajectory_uid"])
         annotation_history(rows, now=service.clock())
@@ -228,6 +233,11 @@ def labels(trajectory_uid: str, step_uid: str, summary: dict[str, Any]) -> None:
 def inspect_page() -> None:
     """The item in the URL, or the list."""
     trajectory = state.query("trajectory")
+    if trajectory is not None and is_reference(trajectory):
+        # A plan names an edited answer by its edit.
+        step_uid = state.service().pool.edits.captured_step(trajectory)
+        state.set_query(trajectory=None, step=step_uid, tab="edit")
+        trajectory = None
     if trajectory is None and (step := state.query("step")) is not None:
         trajectory = state.service().pool.steps.get(step)["trajectory_uid"]
     if pair := st.query_params.get_all("compare"):

@@ -48,7 +48,7 @@ LEVELS: list[set[str]] = [
     },
     {"core.harnesses"},
     {"core.rollouts"},
-    {"core.scoring", "core.report", "core.backup", "core.backup_folders"},
+    {"core.scoring", "core.report", "core.backup", "core.backup_folders", "core.editing"},
     {"core.synthesis"},
     {"core.export", "core.api", "core.imports"},
     {

@@ -18,6 +18,7 @@ from core.batch.recipe import Recipe, parse_recipe
 from core.batch.redact import Progress, Redacted, TokenTexts, no_texts, redact
 from core.batch.versions import VersionSource
 from core.errors import InvalidInput
+from core.pool.edits import Edit
 from core.pool.redaction.rules import Redaction
 from core.pool.redaction.screening import Screening
 from core.pool.rewards import RewardPolicies
@@ -74,11 +75,14 @@ def freeze_version(
         # A policy of this name may get a new version later, so its present rule is frozen.
         recipe = recipe.model_copy(update={"rewards": pool.rewards.resolve(recipe.rewards)})
     snapshot = pool.versions.snapshot(view, channel=recipe.channel, value_model=recipe.value_model)
-    members, redaction_head = snapshot.rows, None
+    members, edits, redaction_head = snapshot.rows, snapshot.edits, None
     if redaction is not None:
         redacted = redact(pool.training, pool.screening, members, redaction, texts, progress)
         members = _redacted(members, redacted)
-        redaction_head = {**redaction.to_json(), "report": redacted.report()}
+        edits = [one for one in edits if _is_clean(pool, one, redacted, redaction)]
+        n_left_out = len(snapshot.edits) - len(edits)
+        report = redacted.report() | ({"n_edits_left_out": n_left_out} if n_left_out else {})
+        redaction_head = {**redaction.to_json(), "report": report}
     head = {
         "name": name,
         "parent": parent,
@@ -95,7 +99,16 @@ def freeze_version(
         "author": author,
         "note": note,
     }
-    return pool.versions.store(head, members, snapshot.source_rewards, snapshot.values)
+    return pool.versions.store(head, members, snapshot.source_rewards, snapshot.values, edits)
+
+
+def _is_clean(pool: FreezePool, edit: Edit, redacted: Redacted, rules: Redaction) -> bool:
+    """Whether redaction finds nothing in an edited step: tokens of an edited answer can't be masked one by one."""
+    if edit.step_uid in redacted.dropped or edit.step_uid in redacted.masks:
+        return False
+    step = pool.training.trajectory(str(edit.edit_uid))["steps"][0]
+    texts = [edit.text, dict(edit.message), step["messages"], step["tools"], step["metadata"]]
+    return bool(rules.clean(texts) == texts)
 
 
 def _redacted(members: pa.Table, redacted: Redacted) -> pa.Table:

@@ -20,6 +20,8 @@ from core.types import View
 
 REASONS: dict[str, str] = {
     "in_use": "Leased to a trainer, or consumed as often as the recipe allows",
+    "not_edited": "Captured, and the recipe takes only edited answers",
+    "edited": "A person edited the answer: the edited one is trained on in its place",
     "labelled_bad": "Labelled bad, the step or its whole trajectory",
     "incomplete": "Trajectory not complete",
     "unscored": "No reward, and the algorithm needs one",
@@ -45,6 +47,9 @@ REASONS: dict[str, str] = {
     "over_rollouts": "More trajectories than the recipe's rollouts",
     "no_spread": "All rewards of the group are equal",
     "over_batch": "Beyond the batch size",
+    "edits_in_use": "Edited answers that are leased to a trainer, or consumed as often as the recipe allows",
+    "edits_too_long": "Edited answers longer than the recipe allows, prompt included",
+    "edits_over_batch": "Edited answers beyond the batch size",
 }
 """Reason -> its description, in the order in which they apply."""
 
@@ -59,7 +64,7 @@ class Excluded:
         reason: key of ``REASONS``.
         label: its description for pages.
         n_groups, n_trajectories, n_steps: how many are excluded for it.
-        view: finds the ``n_steps`` rows.
+        view: finds the ``n_steps`` rows; for the reasons of edits the steps that were edited.
         view_is_partial: the view names only the first ``MAX_VIEW_UIDS`` trajectories.
     """
 

@@ -9,7 +9,8 @@ ids, or too long; its trajectory stays while another step does. A trajectory lea
 unscored (where rewards are needed), stale, or not selected. Staleness is the version in force
 (``core.pool.state.policyversion``) minus the oldest among its steps still in. A group leaves when fewer trajectories
 are left than ``n_rollouts`` or the estimator's minimum. Of the rest, the first ``n_rollouts`` trajectories of the
-first ``batch_size`` groups are chosen, and advantages compare exactly those.
+first ``batch_size`` groups are chosen, and advantages compare exactly those. Answers that people edited follow them in
+plans of supervised recipes and of pairs (``core.batch.edits``).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ import pyarrow.compute as pc
 
 from core.batch.branches import drop_branches
 from core.batch.candidates import candidates
-from core.batch.funnel import Funnel, quoted
+from core.batch.edits import PlannedEdits, takes_edits, takes_only_edits
+from core.batch.funnel import Excluded, Funnel, quoted
 from core.batch.recipe import Recipe
 from core.batch.result import Plan, PlanGroup, PlanTrajectory
 from core.batch.selector import TrajectorySelector, pair_table, tables
@@ -89,30 +91,52 @@ def count_plan(pool: PlanPool, view: View, recipe: Recipe) -> dict[str, int]:
     """``plan(…).counts`` without advantages, tables or a hash: a sixth of the work on a large pool. Raises as plan."""
     if recipe.dataset is not None:
         return plan(pool, view, recipe).counts
-    funnel = _remaining(
-        pool.training, view if recipe.view is None else narrowed(view, recipe.view), recipe, None
-    ).funnel
+    remaining = _remaining(pool.training, view if recipe.view is None else narrowed(view, recipe.view), recipe, None)
+    funnel = remaining.funnel
     n_prompt, n_response = (
-        funnel.candidates.numbers(name)[funnel.alive] for name in ("n_prompt_tokens", "n_response_tokens")
+        int(funnel.candidates.numbers(name)[funnel.alive].sum()) for name in ("n_prompt_tokens", "n_response_tokens")
     )
-    _, n_groups, n_trajectories, n_steps = funnel.remaining[-1]
+    if remaining.edits is not None:
+        more_prompt, more_response = remaining.edits.n_tokens()
+        n_prompt, n_response = n_prompt + more_prompt, n_response + more_response
+    _, n_groups, n_trajectories, n_steps = remaining.stages[-1]
     return {
         "n_groups": n_groups,
         "n_trajectories": n_trajectories,
         "n_steps": n_steps,
-        "n_tokens": int(n_prompt.sum() + n_response.sum()),
-        "n_loss_tokens": int(n_response.sum()),
+        "n_tokens": n_prompt + n_response,
+        "n_loss_tokens": n_response,
     }
 
 
 @dataclass(frozen=True, slots=True)
 class _Remaining:
-    """The remaining candidates, the policy version that staleness counts from, and messages about missing fields."""
+    """The remaining candidates, the policy version that staleness counts from, messages about missing fields, and the
+    edited answers among the candidates (None: there are none, or the recipe takes none).
+    """
 
     funnel: Funnel
     selector: TrajectorySelector
     version: int | None
     lacks: list[str]
+    edits: PlannedEdits | None
+
+    @property
+    def stages(self) -> list[tuple[str, int, int, int]]:
+        """``Plan.remaining``."""
+        if self.edits is None:
+            return self.funnel.remaining
+        more = self.edits.counts_before()
+        stages = [
+            (reason, groups + more[0], trajectories + more[1], steps + more[2])
+            for reason, groups, trajectories, steps in self.funnel.remaining
+        ]
+        return [*stages, *self.edits.stages(*self.funnel.remaining[-1][1:])]
+
+    @property
+    def excluded(self) -> list[Excluded]:
+        """``Plan.excluded``."""
+        return self.funnel.excluded if self.edits is None else [*self.funnel.excluded, *self.edits.excluded]
 
 
 def _remaining(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> _Remaining:
@@ -123,6 +147,7 @@ def _remaining(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array 
     funnel = Funnel.start(steps, view, recipe.channel)
     if in_use is not None:
         funnel.drop_trajectories("in_use", pc.is_in(steps.trajectory_uids, in_use).to_numpy(zero_copy_only=False))
+    edits = _take_edits(source, funnel, recipe, in_use)
     _drop_by_label_and_state(funnel, recipe)
     if recipe.temperature is not None:
         _drop_by_temperature(source, funnel, recipe.temperature)
@@ -136,7 +161,28 @@ def _remaining(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array 
     lacks = selector.drop_missing_fields(source)
     selector.drop_unselected()
     selector.drop_by_size()
-    return _Remaining(funnel, selector, version, lacks)
+    if edits is not None:
+        edits.drop_over_batch(funnel.remaining[-1][1])
+    return _Remaining(funnel, selector, version, lacks, edits)
+
+
+def _take_edits(source: PlanSource, funnel: Funnel, recipe: Recipe, in_use: pa.Array | None) -> PlannedEdits | None:
+    """The edited answers among the candidates; for targets, and where only edits count, captured steps leave."""
+    if not takes_edits(recipe):
+        return None
+    edits = PlannedEdits.among(source.edits(), funnel.candidates.rows, recipe, funnel.base)
+    if takes_only_edits(recipe):
+        funnel.drop_steps("not_edited", np.ones(funnel.candidates.n_steps, dtype=np.bool_), "TRUE", "FALSE")
+    if not edits.edits:
+        return None
+    if not edits.is_pairs:
+        edited = np.zeros(funnel.candidates.n_steps, dtype=np.bool_)
+        edited[edits.places] = True
+        funnel.drop_named_steps("edited", edited)
+    if in_use is not None:
+        edits.drop_in_use(in_use)
+    edits.drop_too_long()
+    return edits
 
 
 def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> Plan:
@@ -145,12 +191,17 @@ def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | Non
     batch, rows, chosen = remaining.selector.batch()
     credit = recipe.estimator.advantages(recipe.options, batch)
     steps, trajectories = tables(funnel, rows, chosen, batch, credit, recipe)
+    pairs = None if recipe.estimator.pairs is None else pair_table(recipe, batch)
+    exported_rows = rows
+    if remaining.edits is not None:
+        steps, trajectories, pairs = remaining.edits.appended(steps, trajectories, pairs)
+        exported_rows = np.concatenate([rows, remaining.edits.chosen_rows()])
     request = {
         "view": {"filters": dict(view.filters), "where": view.where},
         "recipe": recipe.to_json(),
         "policy_version": remaining.version,
     }
-    exported = _exported(source, funnel.candidates.rows, pa.array(rows))
+    exported = _exported(source, funnel.candidates.rows, pa.array(exported_rows))
     return Plan(
         view=view,
         recipe=recipe,
@@ -158,12 +209,12 @@ def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | Non
         policy_version=remaining.version,
         steps=steps,
         trajectories=trajectories,
-        excluded=funnel.excluded,
-        remaining=funnel.remaining,
+        excluded=remaining.excluded,
+        remaining=remaining.stages,
         reader=source,
         level=None if credit is None else credit.level,
         lacks=remaining.lacks,
-        pairs=None if recipe.estimator.pairs is None else pair_table(recipe, batch),
+        pairs=pairs,
     )
 
 

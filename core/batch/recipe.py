@@ -120,13 +120,16 @@ class Recipe(BaseModel):
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, estimator options complete: equal recipes give equal JSON."""
-        fields = {**self.model_dump(mode="json"), "options": self.settings}
+        options = {name: value for name, value in self.settings.items() if (name, value) not in LATER_OPTIONS}
+        fields = {**self.model_dump(mode="json"), "options": options}
         # A recipe without these fields keeps the hash that it had before the fields existed.
         return {name: value for name, value in fields.items() if name not in LATER or value not in (None, False)}
 
 
 LATER = ("view", "dataset", "drop_dead_leaves", "drop_compacted", "max_leaves")
 """Fields that are left out of a recipe's JSON while they are not set."""
+LATER_OPTIONS = (("edits", "with"),)
+"""Options with defaults that are left out of a recipe's JSON, for the same reason."""
 
 
 def parse_recipe(data: Mapping[str, Any] | None) -> Recipe:
@@ -150,6 +153,12 @@ def parse_recipe(data: Mapping[str, Any] | None) -> Recipe:
         raise InvalidInput("recipe: min_rollouts is at most n_rollouts", field="recipe.min_rollouts")
     if recipe.needs.exact_tokens and TokenSource.NONE in recipe.trusted_sources:
         raise InvalidInput(f"recipe: {recipe.algorithm} needs token ids", field="recipe.token_sources")
+    if recipe.needs.exact_tokens and TokenSource.EDITED in recipe.trusted_sources:
+        raise InvalidInput(
+            f"recipe: {recipe.algorithm} needs sampled tokens, and edited answers were not sampled",
+            field="recipe.token_sources",
+            hint="leave 'edited' out; sft and dpo take edited answers",
+        )
     if isinstance(recipe.rewards, Mapping):
         try:
             parse_policy(recipe.rewards)

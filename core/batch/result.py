@@ -59,7 +59,8 @@ class Plan:
         steps: chosen steps in plan order: step_uid, trajectory_uid, prompt_uid, step_index, group, trajectory
             (numbers from 0), n_prompt_tokens, n_response_tokens, token_source, policy_version, reward,
             trajectory_reward, advantage (null: unassigned), reward_share (its part of the trajectory's reward: its own,
-            and on the last step what no step earned).
+            and on the last step what no step earned). Edited answers are at the end, with the token source
+            ``edited`` and a reference to the edit (``core.pool.edits``) as step_uid and trajectory_uid.
         trajectories: chosen trajectories in plan order: trajectory_uid, prompt_uid, group, first_step, n_steps,
             n_tokens, n_response_tokens, reward, advantage, policy_version_min, policy_version_max.
         excluded: reasons that took something out.

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from core.batch.layout import TokenReader
+from core.pool.edits import Edit
 from core.pool.versions import Versions
 from core.types import View
 
@@ -36,12 +37,16 @@ class PlanSource(TokenReader, Protocol):
         """(trajectory_uid, reward) of the trajectories that a reward policy (``core.pool.rewards.Spec``) scores."""
         ...
 
+    def edits(self) -> list[Edit]:
+        """The edited answers that count, at most one per step."""
+        ...
+
     def step_values(self, step_uids: Any, model: str) -> pa.Array:
         """A critic's stored values of these steps, float64 [n], null where it has none."""
         ...
 
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
-        """A trajectory with its steps in order, messages and tools included."""
+        """A trajectory, or that of a reference to an edit, with its steps in order, messages and tools included."""
         ...
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from core.batch.redact import TEXT_FIELDS
 from core.batch.source import PlanPool
 from core.errors import InvalidInput
+from core.pool.edits import Edit, is_reference
 from core.pool.redaction.cleaning import clean_conversation
 from core.pool.redaction.rules import parse_redaction
 from core.pool.state.policyversion import reported_version
@@ -77,6 +78,10 @@ class VersionSource:
         """Of the pool's facts, which never change."""
         return self._facts.facts_hashes(step_ids)
 
+    def edits(self) -> list[Edit]:
+        """The edited answers at the time of freezing; none that redaction would have changed."""
+        return self._versions.edits(self.name)
+
     def version_in_force(self, channel: str) -> int | None:
         """The version at the time of freezing: the last reported one, else the newest of its members."""
         reported = reported_version(self._versions.policy_events(self.name))
@@ -112,6 +117,8 @@ class VersionSource:
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
         """The trajectory's members with their labels as frozen, in plan order; texts and tokens redacted."""
         trajectory = self._facts.trajectory(trajectory_uid, tokens=tokens)
+        if is_reference(trajectory_uid):
+            return trajectory
         by_uid = {step["step_uid"]: step for step in trajectory["steps"]}
         labels = self._versions.labels(self.name, trajectory_uid)
         steps = [{**by_uid[row["step_uid"]], **{name: row[name] for name in LABELS}} for row in labels]

@@ -14,6 +14,7 @@ from core.batch.plan import PlanPool, PlanSource, count_plan, plan
 from core.batch.recipe import Recipe, parse_recipe
 from core.batch.result import Plan
 from core.errors import InvalidInput
+from core.pool.edits import Edit
 from core.tree.sequences import Sequences
 from core.types import View
 
@@ -43,6 +44,9 @@ class _SameRows:
 
     def trajectory_rewards(self, policy: Any, *, channel: str) -> pa.Table:
         return self._source.trajectory_rewards(policy, channel=channel)
+
+    def edits(self) -> list[Edit]:
+        return self._source.edits()
 
     def step_values(self, step_uids: Any, model: str) -> pa.Array:
         return self._source.step_values(step_uids, model)

@@ -144,6 +144,14 @@ class Estimator:
         return credit if settings["clip"] is None else credit.clipped(settings["clip"])
 
 
+EDITS = Option(
+    "with",
+    "Answers that people edited. with: take them, whatever the reward of their trajectory (default); only: nothing "
+    "else; without: leave them out",
+    choices=("with", "only", "without"),
+)
+"""Of supervised estimators and of pairs: edited tokens were not sampled, so no other estimator has it."""
+
 SINGLETON = Option(
     "exclude",
     "Groups with a single trajectory. exclude: leave them out (default); "

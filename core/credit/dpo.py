@@ -1,7 +1,8 @@
 """DPO pairs: a better and a worse trajectory of one prompt. (arXiv 2305.18290.)
 
 ``best_worst`` gives one pair per group, ``all`` every pair that differs by more than ``margin``, widest first.
-Trajectories that are in no pair are excluded from the plan.
+Trajectories that are in no pair are excluded from the plan. An answer that a person edited and the captured one are a
+pair as well (``core.batch.edits``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from core.credit.base import Estimator, Option
+from core.credit.base import EDITS, Estimator, Option
 from core.credit.types import Bools, CreditInput, Ints, Needs, Pairs
 
 
@@ -70,6 +71,7 @@ ESTIMATOR = Estimator(
         ),
         "margin": Option(0.0, "Rewards of a pair must differ by more than this", minimum=0),
         "max_pairs": Option(None, "Most pairs per group, widest margin first", minimum=1, optional=True, integer=True),
+        "edits": EDITS,
     },
     select=select,
     pairs=pairs,

@@ -3,6 +3,7 @@
 Rejection sampling: trajectories with a reward below ``min_reward`` are failures, and no examples to imitate. With
 ``min_reward`` none, all that are not labelled bad are kept, scored or not. ``best_of`` keeps the k best of each group
 (ties: first in the plan's order).
+An answer that a person edited takes the place of the captured one (``core.batch.edits``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from core.credit.base import Estimator, Option
+from core.credit.base import EDITS, Estimator, Option
 from core.credit.types import Bools, CreditInput, Needs
 
 DEFAULT_MIN_REWARD = 0.5
@@ -53,6 +54,7 @@ ESTIMATOR = Estimator(
             optional=True,
         ),
         "best_of": Option(None, "Most trajectories kept per prompt group", optional=True, minimum=1, integer=True),
+        "edits": EDITS,
     },
     select=select,
 )

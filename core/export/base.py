@@ -24,6 +24,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from core.batch.edits import n_edited_answers
 from core.batch.layout import TokenReader
 from core.batch.plan import Plan
 from core.batch.versions import VersionSource
@@ -163,8 +164,8 @@ class Exporter:
     imitates: bool = False
 
     def deviations(self, plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
-        """What is known before the export: a recipe that does not suit the format, then ``differences``."""
-        return [*unsuited(self, plan), *self.differences(plan, settings)]
+        """What is known before the export: a recipe that does not suit the format, edits, then ``differences``."""
+        return [*unsuited(self, plan), *edited_answers(plan), *self.differences(plan, settings)]
 
     def settings(self, requested: Mapping[str, Any]) -> dict[str, str]:
         """Check options and add defaults. InvalidInput names the invalid option."""
@@ -206,6 +207,20 @@ def unsuited(exporter: Exporter, plan: Plan) -> list[Difference]:
             f"{exporter.title} trains on every row as a good answer and ignores advantages. The recipe is for "
             f"{plan.recipe.estimator.title}: of its {len(rewards):,} trajectories {counts}",
             "The algorithm SFT with min_reward",
+        )
+    ]
+
+
+def edited_answers(plan: Plan) -> list[Difference]:
+    """How many answers were edited by people, so that no reader of the file takes their tokens for sampled ones."""
+    n = n_edited_answers(plan)
+    if not n:
+        return []
+    what = "1 answer was" if n == 1 else f"{n:,} answers were"
+    return [
+        Difference(
+            f"{what} edited by people: their tokens are the edited text in the chat template, and were not sampled",
+            "options.edits: without",
         )
     ]
 

@@ -75,13 +75,13 @@ def encode(tokenizer: ChatTokenizer, step: Step) -> tuple[list[int], list[int]]:
     Raises:
         InvalidInput: the chat template refuses the messages.
     """
-    messages = [_template_message(message) for message in step.messages or ()]
+    messages = [template_message(message) for message in step.messages or ()]
     assert step.response_message is not None
     if step.dialect == "completions":
         prompt = "".join(str(message.get("content") or "") for message in messages)
         return tokenizer.encode(prompt), tokenizer.encode(str(step.response_message.get("content") or ""))
     prompt_text = tokenizer.render(messages, step.tools)
-    answer = {"role": "assistant", **_template_message(step.response_message)}
+    answer = {"role": "assistant", **template_message(step.response_message)}
     rendered = tokenizer.render([*messages, answer], step.tools, add_generation_prompt=False)
     if rendered.startswith(prompt_text):
         response = tokenizer.encode(rendered[len(prompt_text) :])
@@ -99,7 +99,7 @@ def _follows(tokenizer: ChatTokenizer, ids: Sequence[int]) -> bool:
     return bool(tokenizer.decode(ids).strip())
 
 
-def _template_message(message: Mapping[str, Any]) -> dict[str, Any]:
+def template_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message as chat templates want it: arguments of calls as objects, text parts as text."""
     changed = dict(message)
     calls = message.get("tool_calls")

@@ -32,6 +32,9 @@ JOIN (
     WHERE b.state = 'leased' AND (NOT $shared OR b.consumer = $consumer)
 ) held ON t.prompt_uid = held.prompt_uid AND t.channel = held.channel
 UNION
+SELECT DISTINCT s.trajectory_uid FROM batch_steps s JOIN batches b USING (batch_uid)
+WHERE b.state = 'leased' AND (NOT $shared OR b.consumer = $consumer)
+UNION
 SELECT trajectory_uid FROM (
     SELECT DISTINCT s.batch_uid, s.trajectory_uid FROM batch_steps s JOIN batches b USING (batch_uid)
     WHERE b.state = 'acked' AND (NOT $shared OR b.consumer = $consumer)

@@ -10,6 +10,7 @@ from core.pool.agreement import Agreement
 from core.pool.batches import Batches
 from core.pool.cache.cache import Cache
 from core.pool.consumption import Consumption
+from core.pool.edits import Edits
 from core.pool.feedback import Feedback
 from core.pool.groups import PromptGroups
 from core.pool.journal import JournalRecords
@@ -49,6 +50,7 @@ class Pool:
         stats: counts, facets and histograms.
         training: what plans and exporters read.
         labels, review, agreement, feedback: opinions of people and services.
+        edits: answers that people edited.
         rewards: reward policies, and which one a channel has adopted.
         values: critics' values of steps.
         views, recipes: kept under a name.
@@ -82,6 +84,7 @@ class Pool:
         self.labels = Labels(database, writer, reader)
         self.review = Review(database, reader)
         self.agreement = Agreement(database, reader)
+        self.edits = Edits(database)
         self.feedback = Feedback(database)
         self.rewards = RewardPolicies(database)
         self.values = Values(database)
@@ -100,6 +103,7 @@ class Pool:
             trajectories=self.trajectories,
             rewards=self.rewards,
             values=self.values,
+            edits=self.edits,
         )
         with database.read() as cursor:
             behind = unobserved(cursor)

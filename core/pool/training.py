@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from core.pool.edits import Edit, Edits, captured_uids, edited_fields, edited_sequences, edited_step
 from core.pool.query import reads
 from core.pool.query.creditfields import credit_fields, facts_hashes
 from core.pool.query.viewreader import ViewReader
@@ -37,10 +38,11 @@ class TrainingData:
         trajectories: Trajectories,
         rewards: RewardPolicies,
         values: Values,
+        edits: Edits,
     ) -> None:
         self._db, self._reader = database, reader
         self._steps, self._trajectories = steps, trajectories
-        self._rewards, self._values = rewards, values
+        self._rewards, self._values, self._edits = rewards, values, edits
 
     def plan_rows(self, view: View = NO_VIEW, *, channel: str | None) -> pa.Table:
         """One row per candidate step for planning, in the order plans are made in."""
@@ -48,9 +50,21 @@ class TrainingData:
             return reads.plan_rows(cursor, seen, channel)
 
     def credit_fields(self, step_uids: Sequence[str] | pa.Array, fields: Collection[str]) -> pa.Table:
-        """One row per step in the order given, a column per field, see ``core.pool.query.creditfields``."""
+        """One row per step in the order given, a column per field, see ``core.pool.query.creditfields``.
+
+        A reference to an edit has the fields of the captured step, without those about its sampled tokens.
+        """
+        uids = step_uids.to_pylist() if isinstance(step_uids, pa.Array | pa.ChunkedArray) else list(step_uids)
+        edits = self._edits.named(uids)
         with self._db.read() as cursor:
-            return credit_fields(cursor, step_uids, fields)
+            if not edits:
+                return credit_fields(cursor, step_uids, fields)
+            table = credit_fields(cursor, captured_uids(uids, edits), fields)
+        return edited_fields(table, uids, edits)
+
+    def edits(self) -> list[Edit]:
+        """The edited answers that count now."""
+        return self._edits.in_force()
 
     def facts_hashes(self, step_ids: np.ndarray) -> pa.Array:
         """A hash of each step's exported facts, string [n], see ``core.pool.query.creditfields.facts_hashes``."""
@@ -86,9 +100,20 @@ class TrainingData:
         return self._values.of_steps(step_uids, model)
 
     def sequences(self, step_uids: Sequence[str]) -> Sequences:
-        """Full prompt + response of each step, in the order given."""
-        return self._steps.sequences(step_uids)
+        """Full prompt + response of each step or reference to an edit (``core.pool.edits``), in the order given."""
+        edits = self._edits.named(step_uids)
+        if not edits:
+            return self._steps.sequences(step_uids)
+        return edited_sequences(self._steps.sequences(captured_uids(step_uids, edits)), step_uids, edits)
 
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
-        """A trajectory with its steps in order; without ``tokens``, ids and messages are left out."""
+        """A trajectory with its steps in order; without ``tokens``, ids and messages are left out.
+
+        That of a reference to an edit has one step, and no reward.
+        """
+        if (edit := self._edits.named([trajectory_uid]).get(trajectory_uid)) is not None:
+            step = self._steps.get(edit.step_uid)
+            owner = self._trajectories.get(step["trajectory_uid"], tokens=False)
+            named = {"trajectory_uid": trajectory_uid, "steps": [edited_step(step, trajectory_uid, edit)]}
+            return {**owner, **named, "reward": None, "complete": True}
         return self._trajectories.get(trajectory_uid, tokens=tokens)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from core.errors import Conflict, InvalidInput, NotFound
+from core.pool.edits import Edit, in_force, of_version
 from core.pool.query import reads
 from core.pool.query.viewreader import ViewReader
 from core.pool.rewards import RewardPolicies, Spec
@@ -103,12 +104,14 @@ class Snapshot:
         source_rewards: the rewards that each source gave each trajectory (``dataset_rewards`` without its version).
         values: (step_id, value) of the recipe's critic; None where it names none.
         policy_events: what trainers had reported.
+        edits: the edited answers that counted then, of members.
     """
 
     rows: pa.Table
     source_rewards: pa.Table
     values: pa.Table | None
     policy_events: list[PolicyEvent]
+    edits: list[Edit]
 
 
 class Versions:
@@ -142,10 +145,18 @@ class Versions:
                         " JOIN wanted_rows w USING (step_uid) WHERE v.model = ? GROUP BY w.step_id ORDER BY w.step_id",
                         [value_model],
                     )
-            return Snapshot(table, source_rewards, values, list_policy_events(cursor))
+            edits = in_force(cursor)
+            members = set(uids.to_pylist()) if edits else set()
+            edits = [one for one in edits if one.step_uid in members]
+            return Snapshot(table, source_rewards, values, list_policy_events(cursor), edits)
 
     def store(
-        self, head: Mapping[str, Any], members: pa.Table, source_rewards: pa.Table, values: pa.Table | None
+        self,
+        head: Mapping[str, Any],
+        members: pa.Table,
+        source_rewards: pa.Table,
+        values: pa.Table | None,
+        edits: Sequence[Edit] = (),
     ) -> dict[str, Any]:
         """Write a version in one transaction; returns it as ``get`` does.
 
@@ -154,6 +165,7 @@ class Versions:
                 value_model, author, note.
             members: ``Snapshot.rows`` without dropped steps, with ``MASK_COLUMNS`` if redaction masked tokens.
             source_rewards, values: of the snapshot.
+            edits: edited answers of members.
 
         Raises:
             Conflict: the name is taken, or a member was deleted meanwhile.
@@ -197,6 +209,8 @@ class Versions:
                             " WHERE step_id IN (SELECT step_id FROM frozen_members)",
                             [number, head["value_model"]],
                         )
+            for edit in edits:
+                cursor.execute("INSERT INTO dataset_edits VALUES (?, ?)", [number, edit.edit_uid])
             events = [[e.version, str(e.event), e.created_at, dict(e.metadata)] for e in head["policy_events"]]
             n_tokens = sum(
                 pc.sum(pc.fill_null(members[side], 0)).as_py() for side in ("n_prompt_tokens", "n_response_tokens")
@@ -313,6 +327,11 @@ class Versions:
             ).fetchall()
         return {uid: (starts, ends, mask_id) for uid, starts, ends, mask_id in masks}
 
+    def edits(self, name: str) -> list[Edit]:
+        """The edited answers that it holds, in the order of making."""
+        with self._db.read() as cursor:
+            return of_version(cursor, _head(cursor, name)["version_id"])
+
     def policy_events(self, name: str) -> list[PolicyEvent]:
         """What trainers had reported when it was frozen."""
         with self._db.read() as cursor:
@@ -423,4 +442,6 @@ def content_hash(cursor: Cursor, version_id: int) -> str:
     digest = hashlib.sha256(b"claw-studio dataset 1")
     for sql in (_HASHED, _HASHED_REWARDS, _HASHED_VALUES):
         update_hash(digest, arrow(cursor, sql, [version_id]))
+    for edit in of_version(cursor, version_id):
+        digest.update(canonical([edit.edit_uid, edit.step_uid, edit.message, edit.response_ids.tolist()]))
     return digest.hexdigest()

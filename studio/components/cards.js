@@ -61,7 +61,7 @@ function message(entry, path, state) {
   const card = element("article", `card ${entry.role}${entry.sampled ? " sampled" : ""}`)
   const head = element("header")
   head.append(element("span", "role", ROLE_LABEL[entry.role] ?? entry.role))
-  if (entry.sampled) head.append(element("span", "badge", entry.badge ?? "sampled"))
+  if (entry.sampled || entry.badge) head.append(element("span", "badge", entry.badge ?? "sampled"))
   if (entry.name) head.append(element("span", "mono name", entry.name))
   for (const note of entry.notes ?? []) head.append(element("span", "faint", note))
   head.append(element("span", "grow"))

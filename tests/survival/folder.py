@@ -94,6 +94,12 @@ class Folder:
         )
 
 
+EDIT = {
+    "edit_uid": f"edit-{7:032x}", "message": {"role": "assistant", "content": "edited é"}, "response_ids": [31, 32],
+    "text": "edited é", "tokenizer_hash": "tok", "template_hash": "template",
+}  # fmt: skip
+
+
 def say_everything(folder: Folder) -> None:
     """Every kind of opinion once or more, facts and feedback in between."""
     pool = folder.pool
@@ -122,6 +128,7 @@ def say_everything(folder: Folder) -> None:
     pool.labels.redo(again)
     folder.label("note", "look: \x00é\n", step_uid="b1.0")
     folder.label("correct", True, trajectory_uid="b2")
+    folder.label("edit", EDIT, step_uid="b2.0")
     pool.labels.annotate_view(View({"prompt_uid": "c"}), "step", "trainable", False, author="bob", source="human")
     folder.feedback("f1", "down", trajectory_uid="a1")
     folder.send("late")

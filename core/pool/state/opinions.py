@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from core.errors import InvalidInput, NotFound
+from core.pool.state.editvalue import checked_edit
 from core.pool.store.append import trajectory_ids
+from core.pool.store.content import canonical, decode
 from core.pool.store.database import Cursor, registered, rows, timestamp
 from core.types import Annotation, AnnotationKind
 
@@ -50,6 +52,8 @@ def encode_value(kind: str, value: Any) -> tuple[float | None, str | None]:
         if not isinstance(value, str) or not value.strip():
             raise InvalidInput(f"A {kind} is a text.", field="value")
         return None, value
+    if kind == AnnotationKind.EDIT:
+        return None, None if value is None else canonical(checked_edit(value)).decode("utf-8")
     raise InvalidInput(
         f"Annotation kind {kind!r} is unknown.", field="kind", hint=f"One of {', '.join(AnnotationKind)}."
     )
@@ -61,6 +65,8 @@ def decode_value(kind: str, number: float | None, text: str | None) -> Any:
         return None if number is None else bool(number)
     if kind == AnnotationKind.TAG:
         return text if number else f"-{text}"
+    if kind == AnnotationKind.EDIT:
+        return decode(text)
     return number if kind == AnnotationKind.REWARD else text
 
 

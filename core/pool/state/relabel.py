@@ -54,7 +54,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "note": ("n_notes",),
     "tag": ("tags_json",),
 }
-"""Kind of opinion -> the columns it changes; others (corrections) change none."""
+"""Kind of opinion -> the columns it changes; others (corrections, edits) change none."""
 
 _GROUP_KINDS = frozenset({"reward", "correct"})
 """Kinds whose values are derived together for a trajectory or its group."""

@@ -71,6 +71,7 @@ LOGGED: dict[str, LoggedTable] = {
     "dataset_steps": LoggedTable(owner=True, step=True),
     "dataset_rewards": LoggedTable(owner=True),
     "dataset_values": LoggedTable(step=True),
+    "dataset_edits": LoggedTable(),
     "retention_runs": LoggedTable(),
     "deleted": LoggedTable(),
     "restored_runs": LoggedTable(),

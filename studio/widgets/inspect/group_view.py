@@ -8,11 +8,13 @@ from typing import Any
 import streamlit as st
 
 from core.pool import Pool
+from core.report.decisions import GroupSummary, summarise
 from core.types import View
 from studio import components, kit, state
 from studio.kit import data_tables
 from studio.kit.filters import apply_view
 from studio.widgets.inspect.divergence import find_divergence
+from studio.widgets.inspect.group_summary import show_summary
 from studio.widgets.labels.reward_reason import headline as reward_headline
 from studio.widgets.plans.group_credit import exclusion_reason, group_plan
 from studio.widgets.steps.messages import headline
@@ -29,15 +31,15 @@ def group_page(uid: str) -> None:
             st.rerun()
         group = pool.groups.get(uid)
         st.html(f"<code title='{kit.escape(uid)}'>{kit.escape(uid)}</code>", width="content")
-        st.html(kit.caption_html(str(group.get("prompt_preview") or "")[:110]))
         st.space("stretch")
         if st.button("Its trajectories", icon=":material/table_rows:", type="tertiary", key="group-rows"):
             state.set_query(group=None, level=None)
             apply_view(View({"prompt_uid": [uid]}))
         if st.button("Review", icon=":material/rate_review:", type="tertiary", key="group-review"):
             state.goto("curate", tab="review", level="group", item=uid)
-    members = group["trajectories"]
+    members = sorted(group["trajectories"], key=lambda one: (one["reward"] is None, -(one["reward"] or 0.0)))
     figures(group, members)
+    show_summary(summary_of(uid, members))
     channel = str(group["channel"])
     plan, name = group_plan(uid, channel)
     chosen = {row["trajectory_uid"]: row for row in plan.trajectories.to_pylist()}
@@ -55,6 +57,18 @@ def group_page(uid: str) -> None:
     why = f" {len(missing)} not in it: {exclusion_reason(plan, steps[missing[0]][0]['step_uid'])}." if missing else ""
     st.html(kit.caption_html(f"Advantages by {name}.{why}"))
     handle_click(clicked, reference)
+
+
+def summary_of(uid: str, members: Sequence[Row]) -> GroupSummary:
+    """The group's task and decisions, kept until the pool is written to."""
+    service = state.service()
+    named = [{name: one[name] for name in ("trajectory_uid", "reward")} for one in members]
+    return _summary(f"{service.settings.pool_path} {service.port}", service.pool.n_writes, uid, named)
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _summary(opened: str, n_writes: int, uid: str, _members: Sequence[Row]) -> GroupSummary:
+    return summarise(state.service().pool, _members)
 
 
 def handle_click(clicked: Mapping[str, str] | None, reference: str) -> None:

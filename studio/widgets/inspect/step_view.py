@@ -18,7 +18,7 @@ from studio.kit.figures import section
 from studio.kit.format import DASH, ago, count, counted, escape, escape_markdown, number, seconds, short_uid
 from studio.kit.html_tables import dot_label, html_table
 from studio.widgets.plans.batches import STATE_TONE, recipe_name
-from studio.widgets.steps.messages import delta, headline
+from studio.widgets.steps.messages import delta, edited_answer, headline
 
 TOKEN_SOURCE_TEXT = {
     "engine": "ids as the engine sampled them",
@@ -26,6 +26,7 @@ TOKEN_SOURCE_TEXT = {
     "whitebox": "ids submitted by the producer",
     "bytes": "text bytes only, no ids of the model",
     "retokenized": "text encoded again: not the sampled ids",
+    "edited": "the answer was edited by a person: not the sampled ids",
     "none": "no ids known",
 }
 TRANSITION_TEXT = {
@@ -77,6 +78,8 @@ def show_messages(step: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], p
     parent = pool.steps.get(step["parent_step_uid"]) if step.get("parent_step_uid") else None
     children = [other["step_uid"] for other in steps if other.get("parent_step_uid") == uid]
     entries = delta(step, parent=parent, later=[pool.steps.get(child) for child in children[:1]])
+    if (edit := pool.edits.current(uid)) is not None:
+        entries += edited_answer(edit.message, edit.author)
     components.messages_view(uid=str(step["step_uid"]), entries=entries, key="step-messages")
     tools = step.get("tools")
     if tools:

@@ -20,6 +20,7 @@ from studio.widgets.steps.token_texts import texts_for
 ENTROPY_FIELD = "token_entropies"
 """Metadata field in which producers send the entropy of each sampled token's distribution."""
 MAX_SIBLINGS = 24
+EDITED = "These are the captured tokens. The answer was edited: see the tab Edit"
 
 
 def show_tokens(
@@ -33,6 +34,7 @@ def show_tokens(
     """Draw every token of the step; with ``other``, mark the first token that differs from that step."""
     prompt, response = ids_of(step.get("prompt_ids")), ids_of(step.get("response_ids"))
     texts, credit = texts_for(step, settings), step_credit(step)
+    edited = state.service().pool.edits.current(str(step["step_uid"])) is not None
     ids = np.concatenate([prompt, response])
     diverges, against = None, ""
     if other is not None:
@@ -49,7 +51,7 @@ def show_tokens(
         spelled=texts.spelled(ids),
         n_shared=int(step.get("n_shared_tokens") or 0),
         in_loss=credit.in_loss,
-        notes=[credit.why, texts.why],
+        notes=[credit.why, texts.why, *([EDITED] if edited else [])],
         diverges=None if diverges is None or diverges >= len(prompt) + len(response) else diverges,
         against=against,
         height=height,

@@ -15,7 +15,7 @@ from streamlit.errors import StreamlitAPIException
 from core.types import Annotation, AnnotationKind
 from studio import state
 from studio.kit.figures import section
-from studio.kit.format import ago, caption_html, escape, escape_markdown, number
+from studio.kit.format import ago, caption_html, counted, escape, escape_markdown, number
 from studio.kit.html_tables import dot_label, html_table
 
 SOURCE = "studio"
@@ -25,6 +25,7 @@ QUALITIES = {
     "unsure": ("Unsure", "U"),
 }
 CORRECT = {True: ("Correct", ":material/check:"), False: ("Wrong", ":material/close:")}
+EDIT_CHARS = 120
 TRAINABLE = {"rule": None, "on": True, "off": False}
 
 
@@ -255,6 +256,8 @@ def annotation_history(annotations: Sequence[Mapping[str, Any]], *, now: float) 
     for row in reversed(annotations):
         value = row["value"]
         shown = "withdrawn" if value is None else number(value) if isinstance(value, float) else str(value)
+        if row["kind"] == AnnotationKind.EDIT and value is not None:
+            shown = f"{counted(len(value['response_ids']), 'token')}: {value['text'][:EDIT_CHARS]}"
         about = f"step {row['step_uid'][:12]}" if row.get("step_uid") else "trajectory"
         rows.append(
             (

@@ -12,6 +12,7 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from core.batch.plan import Plan
+from core.pool.edits import captured_uids
 from core.tree.build import PackedTree
 from core.tree.drift import DRIFTS, node_of_turn, unshared_tokens
 from core.tree.nodes import TreeNodes
@@ -64,7 +65,8 @@ def shared_tokenizer(sequences: Sequences) -> TokenTexts:
     if not sequences.step_uids:
         return UNKNOWN_TOKENIZER
     service = state.service()
-    rows = service.pool.steps.page(View({"step_uid": sequences.step_uids}), limit=None)
+    edits = service.pool.edits.named(sequences.step_uids)
+    rows = service.pool.steps.page(View({"step_uid": captured_uids(sequences.step_uids, edits)}), limit=None)
     makers = zip(rows["model"].to_pylist(), rows["engine"].to_pylist(), strict=True)
     examples = dict(zip(makers, rows["step_uid"].to_pylist(), strict=True)).values()
     candidates = [texts_for(service.pool.steps.get(uid), service.settings) for uid in examples]

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import streamlit as st
 
+from core.batch.edits import n_edited_answers
 from core.batch.plan import Plan, count_plan
 from core.batch.plan import plan as make_plan
 from core.batch.recipe import Recipe
@@ -66,6 +67,7 @@ def plan_totals(plan: Plan) -> None:
     """The totals of a plan in one row; for a large plan that is not packed, a hint where to pack it."""
     totals = plan.counts
     layout = packed_layout(plan)
+    n_edited = n_edited_answers(plan)
     cells = [
         Figure("Groups", count(totals["n_groups"]), help="prompt group"),
         Figure("Trajectories", count(totals["n_trajectories"]), help="trajectory"),
@@ -88,4 +90,6 @@ def plan_totals(plan: Plan) -> None:
                 help="Packed rows under the token budget",
             ),
         ]
+    if n_edited:
+        cells.append(Figure("Edited", count(n_edited), sub="not sampled", tone="warn", help="edited answer"))
     figures(cells, dense=True)

@@ -73,7 +73,7 @@ def texts_of(plan: Plan) -> TokenTexts:
     pool = state.service().pool
     if len(tokenizers_of(plan, source_of(plan, pool))["hashes"]) > 1:
         return TokenTexts(None, "ids only: the plan's steps have several tokenizers")
-    uid = plan.step_uids[0]
+    uid = pool.edits.captured_step(plan.step_uids[0])
     return texts_for(pool.steps.get(uid), state.service().settings) if pool.steps.existing([uid]) else UNKNOWN_TOKENIZER
 
 

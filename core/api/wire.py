@@ -251,6 +251,8 @@ class AnnotationIn(WireModel):
         elif self.kind == AnnotationKind.CORRECT:
             if not (value is None or isinstance(value, bool)):
                 raise ValueError("correct is true, false, or null to withdraw it")
+        elif self.kind == AnnotationKind.EDIT:
+            raise ValueError("an edit holds token ids: make it on the Inspect page, or with core.editing.save_edit")
         elif not (isinstance(value, str) and value):
             raise ValueError(f"a {self.kind} is a non-empty string")
         return self

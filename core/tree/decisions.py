@@ -23,6 +23,7 @@ from core.tree.nodes import TreeNodes, tree_nodes
 from core.tree.sequences import Int64, Sequences
 
 Floats = NDArray[np.float64]
+EPS = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +102,8 @@ def _point(depth: int, ways: list[tuple[Int64, bool]], values: Floats, total: fl
     if total > 0:
         n = sum(k for _, k in of_point)
         mean = sum(value * k for value, k in of_point) / n if n else 0.0
-        explained = min(sum(k * (value - mean) ** 2 for value, k in of_point) / total, 1.0)
+        share = sum(k * (value - mean) ** 2 for value, k in of_point) / total
+        # What is left of rounding is no difference.
+        explained = 0.0 if share < EPS else min(share, 1.0)
     best_first = sorted(branches, key=lambda one: (one.mean is None, -(one.mean or 0.0), int(one.members[0])))
     return BranchPoint(depth, tuple(best_first), max(sizes) / sum(sizes), explained)

@@ -1,8 +1,9 @@
-"""Browser test of the correction editor: an edited tool call, from the editor to the preview of exported rows."""
+"""Browser tests of the correction editor, up to the preview of exported rows, and of what decides in a group."""
 
 from __future__ import annotations
 
 import json
+import re
 from urllib.parse import quote
 
 import pytest
@@ -14,17 +15,18 @@ from tests.browser.test_lab_walk import QUIET
 from tests.editing.conftest import done, rollout
 
 
-@pytest.fixture
-def desk(tmp_path, browser):
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory, browser):
     """A studio of its own with a success and a failure."""
-    (tmp_path / "data").mkdir()
-    pool = Pool.open(tmp_path / "data" / "pool.duckdb")
+    folder = tmp_path_factory.mktemp("desk")
+    (folder / "data").mkdir()
+    pool = Pool.open(folder / "data" / "pool.duckdb")
     pool.steps.append(
         rollout("good", "A", "It says hello.") + rollout("bad", "A", "I don't know."),
         completions=[*done("good", reward=1.0), *done("bad", reward=0.0)],
     )
     pool.close()
-    running = start_studio(tmp_path, env=QUIET)
+    running = start_studio(folder, env=QUIET)
     yield running
     running.stop()
 
@@ -73,8 +75,7 @@ def test_an_edited_tool_call_reaches_the_exported_rows_and_is_undone(desk, watch
 
 
 def test_a_wrong_edit_names_what_does_not_fit(desk, watch):
-    watched = watch(f"{desk.url}/inspect?step=bad.0&tab=edit")
-    page = watched.page
+    page = watch(f"{desk.url}/inspect?step=good.0&tab=edit").page
     page.get_by_label("Arguments 1").fill('{"path": ')
     page.get_by_label("Arguments 1").press("Control+Enter")
     callout = page.locator(".cs-callout.bad")
@@ -87,3 +88,16 @@ def test_a_wrong_edit_names_what_does_not_fit(desk, watch):
     expect(page.get_by_label("Arguments 2")).to_be_visible()
     page.get_by_role("button", name="Remove the last call").click()
     expect(page.get_by_label("Arguments 2")).to_have_count(0)
+
+
+def test_a_group_shows_its_task_and_what_decides(desk, watch):
+    page = watch(f"{desk.url}/inspect?group=A").page
+    expect(page.locator(".cs-task")).to_have_text("Task What does notes.txt of A say?")
+    deciding = page.locator(".cs-decision.deciding")
+    expect(deciding.locator(".h")).to_contain_text("agreement 50 % · explains 100 % of the rewards' variance")
+    expect(deciding.locator(".h")).to_contain_text('After read({"path":"note.txt"})')
+    expect(deciding.locator(".w a")).to_have_text(["“It says hello.”", "“I don't know.”"])
+    expect(page.locator(".line button.name")).to_have_text(["good", "bad"])
+    deciding.locator(".w a").last.click()
+    expect(page).to_have_url(re.compile(r"inspect\?.*step=bad\.1"))
+    expect(page.locator("article.sampled")).to_contain_text("I don't know.")

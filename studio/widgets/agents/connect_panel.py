@@ -54,6 +54,8 @@ def show_snippets(agent: snippets.Agent, session: dict[str, Any]) -> None:
     """Draw the snippets of an agent."""
     service = state.service()
     filled = snippets.Session(service.base_url, session["api_key"], snippets.model_for(service.settings.engine))
+    if agent.install:
+        st.caption(f"Install it with `{agent.install}`")
     for snippet in agent.write(filled):
         st.caption(snippet.where)
         st.code(snippet.text, language=snippet.language)

@@ -31,21 +31,38 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """One block to copy: where it goes, its language for highlighting, its text."""
+    """One block to copy.
+
+    Attributes:
+        where: where it goes, in words.
+        language: for highlighting.
+        text: the block.
+        file: the file that it is the content of; None: a program or a command.
+    """
 
     where: str
     language: str
     text: str
+    file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One kind of agent: its name, its API dialect, and the snippets that connect it."""
+    """One kind of agent.
+
+    Attributes:
+        key: its name in URLs of the studio.
+        label: its name on pages.
+        dialect: the API that it speaks.
+        write: makes the snippets that connect it.
+        install: the command that installs it; empty where every system has it.
+    """
 
     key: str
     label: str
     dialect: ServedDialect
     write: Callable[[Session], list[Snippet]]
+    install: str = ""
 
 
 def _openai_sdk(s: Session) -> list[Snippet]:
@@ -70,6 +87,106 @@ print(answer.choices[0].message.content)""",
             "bash",
             f'export OPENAI_BASE_URL="{s.v1_url}"\nexport OPENAI_API_KEY="{s.api_key}"',
         ),
+    ]
+
+
+def _anthropic_sdk(s: Session) -> list[Snippet]:
+    return [
+        Snippet(
+            "Python, with the anthropic package",
+            "python",
+            f"""from anthropic import Anthropic
+
+client = Anthropic(
+    base_url="{s.root_url}",
+    api_key="{s.api_key}",
+)
+answer = client.messages.create(
+    model="{s.model}",
+    max_tokens=1024,
+    messages=[{{"role": "user", "content": "Say hello."}}],
+)
+print(answer.content[0].text)""",
+        )
+    ]
+
+
+def _openai_agents(s: Session) -> list[Snippet]:
+    return [
+        Snippet(
+            "Python, with the openai-agents package",
+            "python",
+            f"""from agents import Agent, OpenAIChatCompletionsModel, Runner, set_tracing_disabled
+from openai import AsyncOpenAI
+
+set_tracing_disabled(True)
+client = AsyncOpenAI(
+    base_url="{s.v1_url}",
+    api_key="{s.api_key}",
+)
+agent = Agent(
+    name="Assistant",
+    model=OpenAIChatCompletionsModel("{s.model}", client),
+)
+print(Runner.run_sync(agent, "Say hello.").final_output)""",
+        )
+    ]
+
+
+def _langchain(s: Session) -> list[Snippet]:
+    return [
+        Snippet(
+            "Python, with the langchain and langchain-openai packages",
+            "python",
+            f"""from langchain.agents import create_agent
+from langchain_openai import ChatOpenAI
+
+model = ChatOpenAI(
+    base_url="{s.v1_url}",
+    api_key="{s.api_key}",
+    model="{s.model}",
+)
+agent = create_agent(model, tools=[])
+answer = agent.invoke({{"messages": [{{"role": "user", "content": "Say hello."}}]}})
+print(answer["messages"][-1].content)""",
+        )
+    ]
+
+
+def _pydantic_ai(s: Session) -> list[Snippet]:
+    return [
+        Snippet(
+            "Python, with the pydantic-ai package",
+            "python",
+            f"""from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+provider = OpenAIProvider(
+    base_url="{s.v1_url}",
+    api_key="{s.api_key}",
+)
+agent = Agent(OpenAIChatModel("{s.model}", provider=provider))
+print(agent.run_sync("Say hello.").output)""",
+        )
+    ]
+
+
+def _litellm(s: Session) -> list[Snippet]:
+    return [
+        Snippet(
+            "Python, with the litellm package",
+            "python",
+            f"""import litellm
+
+answer = litellm.completion(
+    model="openai/{s.model}",
+    api_base="{s.v1_url}",
+    api_key="{s.api_key}",
+    messages=[{{"role": "user", "content": "Say hello."}}],
+)
+print(answer.choices[0].message.content)""",
+        )
     ]
 
 
@@ -109,6 +226,7 @@ def _codex(s: Session) -> list[Snippet]:
             f'model = "{s.model}"\nmodel_provider = "{PROVIDER}"\n\n'
             f'[model_providers.{PROVIDER}]\nname = "Claw Studio"\nbase_url = "{s.v1_url}"\n'
             'env_key = "CLAW_SESSION_KEY"\nwire_api = "responses"',
+            file="~/.codex/config.toml",
         ),
         Snippet(
             "Then",
@@ -132,7 +250,7 @@ def _opencode(s: Session) -> list[Snippet]:
         },
     }
     return [
-        Snippet("opencode.json, in the project folder", "json", _pretty(config)),
+        Snippet("opencode.json, in the project folder", "json", _pretty(config), file="opencode.json"),
         Snippet("Then", "bash", 'opencode run "List the files here."'),
     ]
 
@@ -152,7 +270,7 @@ def _openclaw(s: Session) -> list[Snippet]:
         "agents": {"defaults": {"model": {"primary": f"{PROVIDER}/{s.model}"}}},
     }
     return [
-        Snippet("openclaw.json", "json", _pretty(config)),
+        Snippet("openclaw.json", "json", _pretty(config), file="openclaw.json"),
         Snippet(
             "Then",
             "bash",
@@ -169,12 +287,17 @@ def _pretty(config: dict[str, Any]) -> str:
 AGENTS: dict[str, Agent] = {
     agent.key: agent
     for agent in (
-        Agent("openai", "OpenAI SDK", CHAT, _openai_sdk),
+        Agent("openai", "OpenAI SDK", CHAT, _openai_sdk, "pip install openai"),
+        Agent("anthropic", "Anthropic SDK", MESSAGES, _anthropic_sdk, "pip install anthropic"),
+        Agent("openai-agents", "OpenAI Agents", CHAT, _openai_agents, "pip install openai-agents"),
+        Agent("langchain", "LangChain", CHAT, _langchain, "pip install langchain langchain-openai"),
+        Agent("pydantic-ai", "Pydantic AI", CHAT, _pydantic_ai, 'pip install "pydantic-ai-slim[openai]"'),
+        Agent("litellm", "LiteLLM", CHAT, _litellm, "pip install litellm"),
+        Agent("claude-code", "Claude Code", MESSAGES, _claude_code, "npm install -g @anthropic-ai/claude-code"),
+        Agent("codex", "Codex", RESPONSES, _codex, "npm install -g @openai/codex"),
+        Agent("opencode", "opencode", CHAT, _opencode, "npm install -g opencode-ai"),
+        Agent("openclaw", "OpenClaw", CHAT, _openclaw, "npm install -g openclaw"),
         Agent("curl", "curl", CHAT, _curl),
-        Agent("claude-code", "Claude Code", MESSAGES, _claude_code),
-        Agent("codex", "Codex", RESPONSES, _codex),
-        Agent("opencode", "opencode", CHAT, _opencode),
-        Agent("openclaw", "OpenClaw", CHAT, _openclaw),
     )
 }
 

@@ -99,12 +99,15 @@ class PlannedEdits:
         self._drop("edits_in_use", pc.is_in(uids, in_use).to_numpy(zero_copy_only=False))
 
     def drop_too_long(self) -> None:
-        """Exclude edits that exceed the recipe's limits of tokens; a pair if one of its answers does."""
+        """Exclude edits that exceed the recipe's limits of tokens; a pair if one of its answers does or is empty."""
         recipe, n_prompt, n_response = self.recipe, self._column("n_prompt_tokens"), self._n_edited
+        captured = self._column("n_response_tokens")
         if self.is_pairs:
-            n_response = np.maximum(n_response, self._column("n_response_tokens"))
+            n_response = np.maximum(n_response, captured)
         # A comparison with an unknown length is False, so unknown ones leave.
         fits = n_prompt + n_response <= recipe.token_budget
+        if self.is_pairs:
+            fits &= captured > 0
         if recipe.max_prompt_tokens is not None:
             fits &= n_prompt <= recipe.max_prompt_tokens
         if recipe.max_response_tokens is not None:

@@ -48,7 +48,7 @@ REASONS: dict[str, str] = {
     "no_spread": "All rewards of the group are equal",
     "over_batch": "Beyond the batch size",
     "edits_in_use": "Edited answers that are leased to a trainer, or consumed as often as the recipe allows",
-    "edits_too_long": "Edited answers longer than the recipe allows, prompt included; pairs with an empty captured answer",
+    "edits_too_long": "Edited answers longer than the recipe allows, prompt included; pairs with an empty answer",
     "edits_over_batch": "Edited answers beyond the batch size",
 }
 """Reason -> its description, in the order in which they apply."""

@@ -212,9 +212,10 @@ def answer_text(tokenizer: ChatTokenizer, step: Mapping[str, Any], message: Mapp
     """
     answer = template_message(message)
     if step.get("dialect") == "completions":
-        last = step.get("response_ids")
-        ended = last is not None and len(last) and int(last[-1]) in tokenizer.end_ids
-        return str(answer["content"]) + (tokenizer.decode([int(last[-1])], skip_special=False) if ended else "")
+        ids = step.get("response_ids")
+        last = [] if ids is None or not len(ids) else [int(ids[-1])]
+        ended = bool(last) and last[0] in tokenizer.end_ids
+        return str(answer["content"]) + (tokenizer.decode(last, skip_special=False) if ended else "")
     messages, tools = [template_message(one) for one in step["messages"]], step.get("tools")
     before = tokenizer.render(messages, tools, add_generation_prompt=False)
     opening = tokenizer.render(messages, tools)[len(before) :]

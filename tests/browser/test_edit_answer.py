@@ -94,7 +94,7 @@ def test_a_group_shows_its_task_and_what_decides(desk, watch):
     page = watch(f"{desk.url}/inspect?group=A").page
     expect(page.locator(".cs-task")).to_have_text("Task What does notes.txt of A say?")
     deciding = page.locator(".cs-decision.deciding")
-    expect(deciding.locator(".h")).to_contain_text("agreement 50 % · explains 100 % of the rewards' variance")
+    expect(deciding.locator(".h")).to_contain_text("agreement 50.0 % · explains 100 % of the rewards' variance")
     expect(deciding.locator(".h")).to_contain_text('After read({"path":"note.txt"})')
     expect(deciding.locator(".w a")).to_have_text(["“It says hello.”", "“I don't know.”"])
     expect(page.locator(".line button.name")).to_have_text(["good", "bad"])

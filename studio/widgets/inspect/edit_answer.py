@@ -19,7 +19,6 @@ Message = dict[str, Any]
 TAGS = {"same": "", "removed": "del", "added": "ins"}
 
 
-@st.fragment
 def edit_tab(step: Mapping[str, Any]) -> None:
     """Draw the editor of the step's answer, the text that SFT and DPO would train on, and all earlier edits."""
     service = state.service()
@@ -100,10 +99,10 @@ def tool_calls(begin: Sequence[Mapping[str, Any]], step: Mapping[str, Any], key:
     with st.container(horizontal=True, gap="small"):
         if offered and st.button("Add a tool call", icon=":material/add:", key=f"{key}-add", type="tertiary"):
             st.session_state[count_key] = n + 1
-            st.rerun(scope="fragment")
+            st.rerun()
         if n and st.button("Remove the last call", icon=":material/remove:", key=f"{key}-remove", type="tertiary"):
             st.session_state[count_key] = n - 1
-            st.rerun(scope="fragment")
+            st.rerun()
     return calls
 
 

@@ -33,7 +33,7 @@ TABS = {
     "facts": "Facts",
     "raw": "Raw",
     "edit": "Edit",
-    "history": "Annotations",
+    "history": "Labels",
 }
 
 

@@ -52,7 +52,7 @@ def test_an_edited_tool_call_reaches_the_exported_rows_and_is_undone(desk, watch
 
     sft = quote(json.dumps({"algorithm": "sft", "options": {"edits": "only"}}))
     page.goto(f"{desk.url}/batch?recipe={sft}&tab=export&format=trl_sft")
-    expect(figure(page, "Edited").locator(".v")).to_have_text("1")
+    expect(figure(page, "Steps").locator(".s")).to_have_text("1 edited")
     expect(page.get_by_text("1 answer was edited by people").first).to_be_visible()
     in_loss = page.locator(".row mark")
     call = '{"name": "read", "arguments": {"path": "notes.txt"}}'
@@ -63,7 +63,7 @@ def test_an_edited_tool_call_reaches_the_exported_rows_and_is_undone(desk, watch
     expect(in_loss.last).to_contain_text('{"path": "note.txt"}')
     page.goto(f"{desk.url}/batch?tab=export")
     expect(figure(page, "Steps").locator(".v")).to_have_text("4")
-    expect(figure(page, "Edited")).to_have_count(0)
+    expect(figure(page, "Steps").locator(".s")).to_have_count(0)
 
     page.goto(f"{desk.url}/inspect?step=bad.0&tab=edit")
     expect(page.get_by_label("Answer", exact=True)).to_have_value("I look <b>again</b>.")

@@ -67,7 +67,7 @@ def editor(begin: Message, step: Mapping[str, Any], key: str) -> Message:
     thought = ""
     if begin.get("reasoning_content") or st.toggle("Thinking", key=f"{key}-thinks", value=False):
         thought = st.text_area("Thinking", begin.get("reasoning_content", ""), key=f"{key}-thought", height=120)
-    message["content"] = st.text_area("Answer", begin["content"], key=f"{key}-content", height=140)
+    message["content"] = st.text_area("Answer", begin["content"], key=f"{key}-content", height=100)
     if thought:
         message["reasoning_content"] = thought
     calls = tool_calls(begin.get("tool_calls") or [], step, key)
@@ -92,7 +92,7 @@ def tool_calls(begin: Sequence[Mapping[str, Any]], step: Mapping[str, Any], key:
             f"Tool call {place + 1}", names, index=names.index(function["name"]), key=f"{key}-name-{place}"
         )
         shown = indented(function["arguments"])
-        written = st.text_area(f"Arguments {place + 1}", shown, key=f"{key}-arguments-{place}", height=110)
+        written = st.text_area(f"Arguments {place + 1}", shown, key=f"{key}-arguments-{place}", height=96)
         arguments = function["arguments"] if written == shown else written
         uid = known["id"] if known is not None else f"call_{place}"
         calls.append({"id": uid, "type": "function", "function": {"name": name, "arguments": arguments}})

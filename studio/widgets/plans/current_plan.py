@@ -71,7 +71,9 @@ def plan_totals(plan: Plan) -> None:
     cells = [
         Figure("Groups", count(totals["n_groups"]), help="prompt group"),
         Figure("Trajectories", count(totals["n_trajectories"]), help="trajectory"),
-        Figure("Steps", count(totals["n_steps"]), help="step"),
+        Figure("Steps", count(totals["n_steps"]), help="step")
+        if not n_edited
+        else Figure("Steps", count(totals["n_steps"]), sub=f"{count(n_edited)} edited", help="edited answer"),
         Figure("Tokens", compact(totals["n_tokens"]), sub=f"{compact(totals['n_loss_tokens'])} in the loss"),
     ]
     if layout is None:
@@ -90,6 +92,4 @@ def plan_totals(plan: Plan) -> None:
                 help="Packed rows under the token budget",
             ),
         ]
-    if n_edited:
-        cells.append(Figure("Edited", count(n_edited), sub="not sampled", tone="warn", help="edited answer"))
     figures(cells, dense=True)

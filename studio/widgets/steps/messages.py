@@ -132,7 +132,7 @@ def conversation(messages: Sequence[Message], marked: Sequence[bool]) -> list[En
 def edited_answer(message: Message, author: str) -> list[Entry]:
     """The cards of an answer that a person edited; they follow those of the captured one."""
     note = f"Edited by {author}. SFT and DPO plans take the answer below; its tokens were not sampled."
-    calls = [{**call, "waiting": ""} for call in calls_of(message)]
+    calls = [{**call, "waiting": "not run"} for call in calls_of(message)]
     return [{"kind": "mark", "text": note}, {**card(message, calls=calls), "badge": "edited"}]
 
 

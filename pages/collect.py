@@ -47,11 +47,13 @@ def unshipped_figure(service: Service) -> list[kit.Figure]:
 
 def held_figure(service: Service) -> list[kit.Figure]:
     """Calls that wait for another machine; none on a single machine."""
-    if not service.ingest.other_writers():
+    states = [writer["state"] for writer in service.ingest.other_writers()]
+    if not states:
         return []
-    n_held = service.ingest.n_held
-    detail = f"oldest {kit.seconds(service.ingest.held_s)}" if n_held else "no writer is silent"
-    return [kit.Figure("Held", kit.count(n_held), detail)]
+    n_held, n_behind = service.ingest.n_held, len(states) - states.count("in_time")
+    detail = f"oldest {kit.seconds(service.ingest.held_s)}, " if n_held else ""
+    detail += f"{n_behind} of {kit.counted(len(states), 'writer')} behind"
+    return [kit.Figure("Held", kit.count(n_held), detail, tone="bad" if n_behind else "")]
 
 
 @kit.live(1.0)

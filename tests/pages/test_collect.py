@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import httpx
 import pytest
 
+from core.journal import write_watermarks
 from tests.pages.samples import agent_steps
 
 
@@ -21,6 +23,19 @@ def test_an_empty_pool_offers_a_connection_and_no_feedback(service, open_page):
     assert "None yet" in " ".join(caption.value for caption in page.app.caption)
     assert any("base_url" in block.value for block in page.app.code)
     assert "Waiting for the first call" in page.html
+
+
+def test_what_waits_for_other_machines_and_for_a_copy_is_shown(service, open_page):
+    shown = open_page("collect").html
+    assert "Held" not in shown
+    assert "Not yet copied" not in shown
+    write_watermarks(service.settings.journal_dir, {"n1.a": time.time() - 10, "n2.b": time.time() + 60})
+    service.settings = service.settings.model_copy(update={"journal_target": "/mnt/shared"})
+    page = open_page("collect")
+    assert page.failures == []
+    assert "1 of 2 writers behind" in page.html
+    assert "Not yet copied" in page.html
+    assert "all copied" in page.html
 
 
 @pytest.fixture

@@ -23,6 +23,9 @@ def add_report_to(app: typer.Typer, connect: Connect) -> None:
         data: DataOption = None,
         json_: Annotated[bool, typer.Option("--json", help="Machine-readable; by default Markdown")] = False,
         out: Annotated[Path | None, typer.Option(help="New file to write to, in place of the terminal")] = None,
+        rewards: Annotated[
+            str, typer.Option(help="current: re-scores, labels and reward policies count; run: the run's own scores")
+        ] = "current",
         price_prompt: Annotated[float | None, typer.Option(help="US dollars for a million prompt tokens")] = None,
         price_response: Annotated[float | None, typer.Option(help="US dollars for a million sampled tokens")] = None,
     ) -> None:
@@ -30,7 +33,7 @@ def add_report_to(app: typer.Typer, connect: Connect) -> None:
         if out is not None and out.exists():
             raise InvalidInput(f"{out} exists", field="out", hint="name a new file")
         prices = {"price_prompt": price_prompt, "price_response": price_response}
-        query = {name: value for name, value in prices.items() if value is not None}
+        query = {"rewards": rewards, **{name: value for name, value in prices.items() if value is not None}}
         path = f"/api/v1/reports/{quote(run, safe='')}"
         with connect(data) as client:
             if other is None:

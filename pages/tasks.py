@@ -8,11 +8,12 @@ from studio import kit, state
 from studio.frame.header import page_header
 from studio.kit.url_choices import segmented_choice
 from studio.widgets.tasks.browse import browse
+from studio.widgets.tasks.lint_view import lint_tab
 from studio.widgets.tasks.packs import chosen_pack, import_form, listing_of
 from studio.widgets.tasks.report_view import report_tab
 from studio.widgets.tasks.task_view import task_view
 
-VIEWS = {"tasks": "Tasks", "report": "Report"}
+VIEWS = {"tasks": "Tasks", "lint": "Lint", "report": "Report"}
 
 
 def tasks_page() -> None:
@@ -40,6 +41,8 @@ def tasks_page() -> None:
     with kit.error_boundary():
         if view == "tasks":
             browse(listing_of(pack))
+        elif view == "lint":
+            lint_tab(pack)
         else:
             report_tab(pack)
 

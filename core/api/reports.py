@@ -10,12 +10,16 @@ from core.api.routing import Router
 from core.api.schemas import ANY, INT, NUM, OBJ, STR, array, obj, or_null
 from core.errors import InvalidInput
 from core.report import Prices, Subject, compare, compare_markdown, report, report_markdown
-from core.report.source import subject_of
+from core.report.source import REWARDS, subject_of
 
 routes = Router()
 
 PRICE = {**NUM, "minimum": 0, "description": "US dollars for a million tokens; without both prices, cost is unknown"}
 PRICES = {"price_prompt": PRICE, "price_response": PRICE}
+CHOICES = {
+    "rewards": {"enum": list(REWARDS), "description": "; ".join(f"{k}: {v}" for k, v in REWARDS.items())},
+    **PRICES,
+}
 REPORT = obj(
     run=STR, about=OBJ, above=NUM, markdown=STR,
     total=obj(n_tasks=INT, n_attempts=INT, n_scored=INT, outcomes=OBJ, mean=or_null(OBJ), solved=or_null(OBJ),
@@ -25,10 +29,11 @@ REPORT = obj(
 COMPARED = obj(first=OBJ, second=OBJ, paired=ANY, by_category=array(OBJ), tasks=array(OBJ), markdown=STR)
 
 
-@routes("GET", "/reports/{run}", REPORT, query=PRICES, statuses=(404,))
+@routes("GET", "/reports/{run}", REPORT, query=CHOICES, statuses=(404,))
 def one(call: Call) -> Any:
     """The bench report of a run: means, pass@k and pass^k with intervals by task, time, tokens, cost.
 
+    `rewards` are the current ones by default; `about.rewards` names the adopted reward policies.
     Attempts without a score are counted, and are not 0 in the mean. `markdown` is the same as text.
     """
     run = call.deps.rollouts.runs.get(call.path["run"])
@@ -36,7 +41,7 @@ def one(call: Call) -> Any:
     return {**made, "markdown": report_markdown(made)}
 
 
-@routes("GET", "/reports/{run}/compare", COMPARED, query={"with": STR, **PRICES}, statuses=(404,))
+@routes("GET", "/reports/{run}/compare", COMPARED, query={"with": STR, **CHOICES}, statuses=(404,))
 def two(call: Call) -> Any:
     """Two runs compared on the tasks that have a score in both: paired t-test and sign-flip permutation test."""
     other = call.query.get("with")
@@ -49,8 +54,11 @@ def two(call: Call) -> Any:
 
 
 def _subject(call: Call, run: str) -> Subject:
-    deps = call.deps
-    return subject_of(deps.rollouts.runs.get(run), deps.rollouts.packs, deps.pool.trajectories)
+    deps, which = call.deps, call.query.get("rewards", "current")
+    if which not in REWARDS:
+        raise InvalidInput(f"{which!r} is no choice of rewards", field="rewards", hint=" or ".join(REWARDS))
+    adopted = deps.pool.rewards.all_adopted() if which == "current" else None
+    return subject_of(deps.rollouts.runs.get(run), deps.rollouts.packs, deps.pool.trajectories, adopted=adopted)
 
 
 def _prices(call: Call) -> Prices | None:

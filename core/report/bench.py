@@ -50,7 +50,7 @@ def report(subject: Subject, *, above: float = SOLVED_ABOVE, prices: Prices | No
         "above": above,
         "total": figures(trials, ks=ks, above=above, prices=prices),
         "by": parts,
-        "tasks": _tasks(trials, above),
+        "tasks": _tasks(trials, above, prices),
     }
 
 
@@ -98,10 +98,11 @@ def _order(name: str) -> tuple[bool, int, str]:
     return (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)
 
 
-def _tasks(trials: Sequence[Trial], above: float) -> list[dict[str, Any]]:
+def _tasks(trials: Sequence[Trial], above: float, prices: Prices | None) -> list[dict[str, Any]]:
     rows = []
     for task, some in sorted(_split(trials, lambda trial: trial.task).items()):
         scores = [trial.score for trial in some if trial.score is not None]
+        spent = figures(some, above=above, prices=prices)
         rows.append(
             {
                 "task": task,
@@ -110,6 +111,10 @@ def _tasks(trials: Sequence[Trial], above: float) -> list[dict[str, Any]]:
                 "n_scored": len(scores),
                 "n_solved": sum(score > above for score in scores),
                 "mean": sum(scores) / len(scores) if scores else None,
+                "n_prompt_tokens": spent["n_prompt_tokens"],
+                "n_response_tokens": spent["n_response_tokens"],
+                "wall_s": spent["wall_s"]["mean"],
+                "cost_usd": spent["cost_usd"],
             }
         )
     return rows

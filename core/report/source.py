@@ -1,4 +1,4 @@
-"""Reads the attempts of runs as trials: scores from the runs' logs, model calls and tokens from the pool."""
+"""Reads the attempts of runs as trials: scores from logs or the pool, model calls and tokens from the pool."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from core.report.trial import Trial
 from core.rollouts import Attempt, Run, RunStore
 from core.types import View
 
+REWARDS = {
+    "current": "the rewards of the pool now: re-scores, labels and adopted reward policies count",
+    "run": "the scores that the run gave",
+}
+"""Where the scores of a report come from."""
 AT_ONCE = 2000
 """Trajectories that are read with one query."""
 
@@ -36,8 +41,20 @@ class Tried:
     trial: Trial
 
 
-def subject_of(run: Run, packs: PackLibrary, trajectories: Trajectories) -> Subject:
-    """A run with all its attempts; those that were not begun are among them. A lost one counts by its newest try."""
+def subject_of(
+    run: Run,
+    packs: PackLibrary,
+    trajectories: Trajectories,
+    *,
+    adopted: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Subject:
+    """A run with all its attempts; those that were not begun are among them. A lost one counts by its newest try.
+
+    Args:
+        adopted: channel -> its adopted reward policy (``Pool.rewards.all_adopted``). Given, an attempt's score is the
+            effective reward of its trajectory, and ``about["rewards"]`` names the policies and how many scores differ
+            from the run's. None: the scores that the run gave.
+    """
     settings = run.settings
     categories = categories_of(packs, settings.pack_version)
     newest = run.newest()
@@ -50,7 +67,15 @@ def subject_of(run: Run, packs: PackLibrary, trajectories: Trajectories) -> Subj
         else Trial(slot[0], categories.get(slot[0], ""), settings.harness, begun=False)
         for slot in slots
     ]
+    rewards = "as the run gave them"
+    if adopted is not None:
+        current = [
+            _current(trial, known.get(uid), adopted) for trial, uid in zip(trials, _uids(slots, newest), strict=True)
+        ]
+        rewards = _rewards_text(trials, current, known.values(), adopted)
+        trials = current
     about = {
+        "rewards": rewards,
         "pack": f"{settings.pack} {settings.pack_version}",
         "agent": settings.harness,
         "model": settings.model,
@@ -105,7 +130,15 @@ def calls_of(trajectories: Trajectories, uids: Sequence[str]) -> dict[str, Mappi
     known: dict[str, Mapping[str, Any]] = {}
     for at in range(0, len(uids), AT_ONCE):
         page = trajectories.page(View({"trajectory_uid": list(uids[at : at + AT_ONCE])}), limit=None)
-        names = ("trajectory_uid", "policy_version_min", "n_steps", "n_prompt_tokens", "n_response_tokens")
+        names = (
+            "trajectory_uid",
+            "policy_version_min",
+            "n_steps",
+            "n_prompt_tokens",
+            "n_response_tokens",
+            "reward",
+            "channel",
+        )
         for row in page.select(names).to_pylist():
             known[row["trajectory_uid"]] = row
     return known
@@ -114,6 +147,41 @@ def calls_of(trajectories: Trajectories, uids: Sequence[str]) -> dict[str, Mappi
 def runs_of(store: RunStore, pack: str) -> list[Run]:
     """The runs of a pack, newest first."""
     return [run for run in store.all() if run.settings.pack == pack]
+
+
+def _uids(slots: Sequence[tuple[str, int]], newest: Mapping[tuple[str, int], Attempt]) -> list[str]:
+    """The trajectory of each slot; empty where no attempt was begun."""
+    return [newest[slot].trajectory_uid if slot in newest else "" for slot in slots]
+
+
+def _current(trial: Trial, row: Mapping[str, Any] | None, adopted: Mapping[str, Mapping[str, Any]]) -> Trial:
+    """The trial with the effective reward of its trajectory.
+
+    Without an adopted policy, a trajectory without a reward keeps the run's score: it may not be completed yet.
+    """
+    if row is None or (row["reward"] is None and not _policy(row["channel"], adopted)):
+        return trial
+    return replace(trial, score=row["reward"])
+
+
+def _policy(channel: str, adopted: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Name and version of the channel's policy; None: the newest reward of a trajectory counts."""
+    policy = adopted.get(channel)
+    return None if policy is None or policy["name"] is None else f"{policy['name']}@{policy['version']}"
+
+
+def _rewards_text(
+    own: Sequence[Trial],
+    current: Sequence[Trial],
+    rows: Iterable[Mapping[str, Any]],
+    adopted: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """Which rewards a report shows, as one line."""
+    channels = sorted({row["channel"] for row in rows})
+    names = [(one, _policy(one, adopted)) for one in channels]
+    policies = [f"{f'policy {name}' if name else 'the newest reward'} in channel {one}" for one, name in names]
+    n = sum(a.score != b.score for a, b in zip(own, current, strict=True))
+    return f"{', '.join(policies) or 'no trajectory is in the pool'}; {n} of {len(own)} differ from the run's scores"
 
 
 def _trial(attempt: Attempt, categories: Mapping[str, str], known: Mapping[str, Mapping[str, Any]]) -> Trial:

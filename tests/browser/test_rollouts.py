@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from core.rollouts import Run, RunStore
 from core.serving.process import EngineProcess
 from core.tasks.demo import demo_script_path
 from tests.rollouts.demo_pack import write_pack
@@ -63,3 +64,39 @@ def test_a_run_from_the_form_to_a_changed_file(place: Any, watch: Any) -> None:
     expect(page).to_have_url(re.compile(r"/inspect\?trajectory="), timeout=MINUTES_MS)
     runs = sorted(Path(studio.data_dir, "rollouts").iterdir())
     assert len(runs) == 1
+    score_again(page, studio, RunStore(Path(studio.data_dir, "rollouts")).get(runs[0].name))
+
+
+def score_again(page: Any, studio: Any, run: Run) -> None:
+    """Datasets, Re-score: a check that gives every attempt 0; compare, who flips, adopt, the report, discard."""
+    n_solved = sum(one.outcome == "solved" for one in run.attempts())
+    assert n_solved > 0
+    page.goto(f"{studio.url}/datasets?tab=rescore")
+    expect(page.get_by_text("Nothing was scored again")).to_be_visible(timeout=2 * MINUTES_MS)
+    page.get_by_role("textbox", name="Name").fill("strict")
+    page.get_by_role("combobox", name="Verifier").click()
+    page.get_by_role("option", name="one check for all").click()
+    check = {"verifier": "file_contains", "path": "nothing.txt", "contains": ["x"]}
+    page.get_by_role("textbox", name="Check as JSON").fill(json.dumps(check))
+    page.get_by_role("button", name="Score again").click()
+    figure = page.locator(".cs-fig")
+    expect(figure.filter(has_text="State").locator(".v")).to_have_text("done", timeout=5 * MINUTES_MS)
+    expect(figure.filter(has_text="Scores").locator(".v")).to_have_text("4")
+    expect(figure.filter(has_text="Flips").locator(".v")).to_have_text(f"+0 −{n_solved}")
+    expect(page.get_by_role("cell", name="flips", exact=True)).to_have_count(n_solved)
+
+    page.get_by_role("button", name="Adopt").click()
+    policy = "rescore-strict.?@1"  # a character without width keeps it from being a link to an address
+    expect(page.get_by_text(re.compile(policy))).to_be_visible(timeout=2 * MINUTES_MS)
+    expect(figure.filter(has_text="State").locator(".v")).to_have_text("adopted")
+    page.goto(f"{studio.url}/tasks?view=report&pack={run.settings.pack_version}&run={run.settings.run}")
+    text = f"{n_solved} of 4 differ from the run's scores"
+    expect(page.get_by_text(re.compile(f"policy {policy} in channel .*; {text}"))).to_be_visible(timeout=2 * MINUTES_MS)
+    expect(figure.filter(has_text="Mean score").locator(".v")).to_have_text("0.000")
+    page.get_by_role("radio", name="Scores of the run").click()
+    expect(page.get_by_text("Rewards: as the run gave them.")).to_be_visible(timeout=MINUTES_MS)
+    expect(figure.filter(has_text="Mean score").locator(".v")).not_to_have_text("0.000")
+
+    page.goto(f"{studio.url}/datasets?tab=rescore&rescore=strict")
+    page.get_by_role("button", name="Discard").click()
+    expect(page.get_by_text("Nothing was scored again")).to_be_visible(timeout=2 * MINUTES_MS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from playwright.sync_api import expect
 
@@ -39,6 +40,17 @@ def test_tasks_from_import_to_report(studio, watch):
         len(packs.entries()) == 2 and packs.get(packs.entries()[0].version).by_id["demo_005"].category == "Operations"
     )
 
-    page.goto(f"{studio.url}/tasks?view=report&run=run-1")
+    # Two tasks that differ in one word are a pair.
+    twin = replace(pack.by_id["demo_005"], task_id="twin", query=pack.by_id["demo_005"].query + " Thanks.")
+    entry = packs.keep(pack.replaced([*pack.tasks, twin]), now=9e9)
+    page.goto(f"{studio.url}/tasks?view=lint&pack={entry.version}")
+    expect(page.get_by_text("Near-duplicates")).to_be_visible()
+    row = page.locator("table.cs-table tr", has_text="twin").filter(has_text="demo_005")
+    expect(row).to_contain_text("the same")
+    row.get_by_role("link", name="twin").click()
+    expect(page).to_have_url(re.compile("task=twin"))
+
+    page.goto(f"{studio.url}/tasks?view=report&run=run-1&price_prompt=1&price_sampled=2")
     expect(page.get_by_text("pass@k and pass^k")).to_be_visible()
+    expect(page.get_by_text("differ from the run's scores")).to_be_visible()
     expect(page.get_by_text("1 crashed, 5 skipped")).to_be_visible()

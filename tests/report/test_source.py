@@ -10,9 +10,10 @@ from core.packs import Pack
 from core.packs.library import PackLibrary
 from core.packs.model import PackTask
 from core.pool import Pool
-from core.report import report
+from core.report import Prices, report, report_markdown
 from core.report.source import attempts_at, runs_of, scores_by_task, subject_of
 from core.rollouts import RunStore
+from core.types import Annotation, AnnotationKind
 
 from .made_run import make_run
 
@@ -64,3 +65,34 @@ def test_without_a_call_and_without_its_pack(stores):
     subject = subject_of(runs.get("run-1"), PackLibrary(packs.folder), pool.trajectories)
     (trial,) = subject.trials
     assert (trial.category, trial.policy_version, trial.n_calls, trial.score) == ("", None, None, 1.0)
+
+
+def test_adopted_rewards_count_and_are_named(stores):
+    runs, packs, pool = stores
+    make_run(runs, packs, pool, PACK, SCORES)
+    run = runs.get("run-1")
+    channel = pool.trajectories.get("run-1:a:0")["channel"]
+    plain = subject_of(run, packs, pool.trajectories, adopted=pool.rewards.all_adopted())
+    own = subject_of(run, packs, pool.trajectories)
+    assert own.about["rewards"] == "as the run gave them"
+    assert [one.score for one in plain.trials] == [one.score for one in own.trials]
+    assert plain.about["rewards"] == f"the newest reward in channel {channel}; 0 of 12 differ from the run's scores"
+
+    new = {"run-1:a:0": 0.25, "run-1:a:3": 0.75}
+    pool.labels.annotate(
+        [
+            Annotation(AnnotationKind.REWARD, value, "ann", "rescore:again", 1.0, trajectory_uid=uid)
+            for uid, value in new.items()
+        ]
+    )
+    version = pool.rewards.save("rescore-again", {"rule": "precedence", "sources": ["rescore:again", "complete"]})
+    pool.rewards.adopt(channel, "rescore-again", version)
+    subject = subject_of(run, packs, pool.trajectories, adopted=pool.rewards.all_adopted())
+    assert [one.score for one in subject.trials[:5]] == [0.25, 0.0, 1.0, 0.75, 0.25]
+    text = f"policy rescore-again@1 in channel {channel}; 2 of 12 differ from the run's scores"
+    assert subject.about["rewards"] == text and f"rewards: {text}" in report_markdown(report(subject))
+    made = report(subject, prices=Prices(1e6, 2e6))
+    assert made["total"]["mean"]["value"] == pytest.approx((0.5 + 0.25) / 2)
+    (first,) = [one for one in made["tasks"] if one["task"] == "a"]
+    assert first["cost_usd"] == first["n_prompt_tokens"] + 2 * first["n_response_tokens"] == 4 * 8 + 2 * 8
+    assert [one.score for one in subject_of(run, packs, pool.trajectories).trials[:4]] == SCORES["a"]

@@ -9,15 +9,17 @@ from typing import Any
 import streamlit as st
 
 from core.packs import Pack
-from core.report import Prices, compare, compare_markdown, report, report_markdown
+from core.report import compare, compare_markdown, report, report_markdown
 from core.report.markdown import TITLES, UNSCORED, estimate
 from core.report.source import runs_of, subject_of
 from core.rollouts import Run
 from studio import kit, state
 from studio.kit.html_tables import html_table
-from studio.kit.url_choices import list_choice
+from studio.kit.url_choices import list_choice, segmented_choice
+from studio.widgets.tasks.prices import PROMPT, SAMPLED, price_input, prices_of_url
 
 NOBODY = ""
+CHOICES = {"current": "Current rewards", "run": "Scores of the run"}
 
 
 def report_tab(pack: Pack) -> None:
@@ -36,17 +38,24 @@ def report_tab(pack: Pack) -> None:
     with middle:
         others = {NOBODY: "nothing", **{other: text for other, text in labels.items() if other != name}}
         other = list_choice("Compare with", others, "with")
-    prompt = right.number_input("$ per 1M prompt", min_value=0.0, value=None, placeholder="unknown", key="price-prompt")
-    answer = far.number_input("$ per 1M sampled", min_value=0.0, value=None, placeholder="unknown", key="price-answer")
-    prices = None if prompt is None or answer is None else Prices(prompt, answer)
-    first = subject_of(runs[name], service.rollouts.packs, service.pool.trajectories)
+    with right:
+        price_input("$ per 1M prompt", PROMPT)
+    with far:
+        price_input("$ per 1M sampled", SAMPLED)
+    prices = prices_of_url()
+    adopted = (
+        service.pool.rewards.all_adopted() if segmented_choice("Rewards", CHOICES, "rewards") == "current" else None
+    )
+    first = subject_of(runs[name], service.rollouts.packs, service.pool.trajectories, adopted=adopted)
+    st.caption(kit.escape_markdown(f"Rewards: {first.about['rewards']}."))
     above = runs[name].settings.solved_above
     if other == NOBODY:
         made = report(first, above=above, prices=prices)
         one_report(made)
         downloads(made, report_markdown(made), f"report-{name}")
         return
-    second = subject_of(runs[other], service.rollouts.packs, service.pool.trajectories)
+    second = subject_of(runs[other], service.rollouts.packs, service.pool.trajectories, adopted=adopted)
+    st.caption(kit.escape_markdown(f"Rewards of {other}: {second.about['rewards']}."))
     both = compare(first, second, above=above, prices=prices)
     comparison(both)
     downloads(both, compare_markdown(both), f"report-{name}-{other}")
@@ -81,6 +90,10 @@ def one_report(made: Mapping[str, Any]) -> None:
             "n_scored": config.NumberColumn("Scored"),
             "n_solved": config.NumberColumn("Solved"),
             "mean": config.NumberColumn("Mean", format="%.3f"),
+            "n_prompt_tokens": config.NumberColumn("Prompt tokens", format="localized"),
+            "n_response_tokens": config.NumberColumn("Sampled tokens", format="localized"),
+            "wall_s": config.NumberColumn("Seconds", format="%.1f", help="Mean duration of an attempt"),
+            "cost_usd": config.NumberColumn("Cost", format="$%.4f", help="By the prices above; empty: unknown"),
         },
         key="report-tasks",
     )

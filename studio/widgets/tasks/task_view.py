@@ -18,6 +18,7 @@ from studio.kit.figures import Tone
 from studio.kit.html_tables import dot_label, html_table
 from studio.kit.url_choices import list_choice, segmented_choice
 from studio.widgets.tasks.edit import edit_tab
+from studio.widgets.tasks.prices import prices_of_url
 
 TABS = {
     "query": "Query",
@@ -75,7 +76,8 @@ def attempts_of(pack: Pack, task: PackTask) -> list[Tried]:
 
 def head(pack: Pack, task: PackTask, tried: Sequence[Tried]) -> None:
     """The figures of the task."""
-    total = report(Subject(task.task_id, [one.trial for one in tried]))["total"]
+    total = report(Subject(task.task_id, [one.trial for one in tried]), prices=prices_of_url())["total"]
+    cost = total["cost_usd"]
     mean, solved = (None if total[name] is None else total[name]["value"] for name in ("mean", "solved"))
     tokens = [total[name] for name in ("n_prompt_tokens", "n_response_tokens") if total[name] is not None]
     kit.figures(
@@ -85,6 +87,7 @@ def head(pack: Pack, task: PackTask, tried: Sequence[Tried]) -> None:
             kit.Figure("Solved", kit.DASH if solved is None else kit.percent(solved)),
             kit.Figure("Seconds", kit.number(total["wall_s"]["median"]), sub="median of an attempt"),
             kit.Figure("Tokens", kit.compact(sum(tokens)) if tokens else kit.DASH, sub="prompts and answers"),
+            kit.Figure("Cost", kit.DASH if cost is None else f"${cost:.4f}", sub="by the report's prices"),
             kit.Figure("Input files", kit.count(len(task.input_files)), sub=kit.bytes_text(task.n_input_bytes)),
             kit.Figure("Version", pack.version, sub=f"task {task.content_hash[:12]}"),
         ],

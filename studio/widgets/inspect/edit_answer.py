@@ -30,29 +30,28 @@ def edit_tab(step: Mapping[str, Any]) -> None:
         "An edited answer is a target for SFT and, with the captured one as rejected, a pair for DPO. "
         "Its tokens are encoded and not sampled: RL plans never take them."
     )
+    # A saved, undone or redone edit begins the editor anew.
+    key = f"edit-{uid}-{len(edits)}-{current.edit_uid if current else ''}"
     try:
         tokenizer_of(step, service.settings)
         captured = captured_message(step.get("response_message") or {})
         begin = dict(current.message) if current is not None else captured
-        # A saved, undone or redone edit begins the editor anew.
-        key = f"edit-{uid}-{len(edits)}-{current.edit_uid if current else ''}"
         message = editor(begin, step, key)
-        note = st.text_input("Why", key=f"{key}-note", placeholder="optional, shown in the history")
-        changed = message != begin
+        st.text_input("Why", key=f"{key}-note", placeholder="optional, shown in the history")
         with st.container(horizontal=True, gap="small"):
-            if st.button("Save edit", type="primary", icon=":material/save:", disabled=not changed, key=f"{key}-save"):
-                fields = {name: value for name, value in message.items() if name != "role"}
-                saved = save_edit(
-                    service.pool, service.settings, uid, fields,
-                    author=state.author(), source=SOURCE, at=service.clock(), note=note.strip() or None,
+            st.button(
+                "Save edit", type="primary", icon=":material/save:", disabled=message == begin, key=f"{key}-save",
+                on_click=save, args=(begin, step, key),
+            )  # fmt: skip
+            if current is not None:
+                st.button(
+                    "Use the captured answer", icon=":material/undo:", key=f"{key}-undo",
+                    on_click=service.pool.labels.undo, args=(current.action_uid,),
                 )  # fmt: skip
-                st.toast(f"Edit saved: {kit.counted(len(saved.response_ids), 'token')}")
-                st.rerun()
-            if current is not None and st.button("Use the captured answer", icon=":material/undo:", key=f"{key}-undo"):
-                service.pool.labels.undo(current.action_uid)
-                st.rerun()
-        if changed:
-            value = encoded(step, {name: value for name, value in message.items() if name != "role"}, service.settings)
+        if (refused := st.session_state.pop(f"{key}-refused", None)) is not None:
+            kit.show_error(refused)
+        elif message != begin:
+            value = encoded(step, fields_of(message), service.settings)
             show_change(step, value["text"], len(value["response_ids"]), "not saved yet")
         elif current is not None:
             show_change(step, current.text, len(current.response_ids), "in force")
@@ -61,49 +60,95 @@ def edit_tab(step: Mapping[str, Any]) -> None:
     history(edits, current)
 
 
+def save(begin: Message, step: Mapping[str, Any], key: str) -> None:
+    """Store the edited answer. It is a callback, so that the page is drawn once, with the newest text."""
+    service = state.service()
+    note = str(st.session_state.get(f"{key}-note") or "").strip()
+    try:
+        saved = save_edit(
+            service.pool, service.settings, str(step["step_uid"]), fields_of(written(begin, step, key)),
+            author=state.author(), source=SOURCE, at=service.clock(), note=note or None,
+        )  # fmt: skip
+    except StudioError as error:
+        st.session_state[f"{key}-refused"] = error
+    else:
+        st.toast(f"Edit saved: {kit.counted(len(saved.response_ids), 'token')}")
+
+
+def fields_of(message: Message) -> Message:
+    """The fields that a person edits."""
+    return {name: value for name, value in message.items() if name != "role"}
+
+
 def editor(begin: Message, step: Mapping[str, Any], key: str) -> Message:
     """Inputs of the answer's parts; returns the message that they make."""
-    message: Message = {"role": "assistant"}
-    thought = ""
     if begin.get("reasoning_content") or st.toggle("Thinking", key=f"{key}-thinks", value=False):
-        thought = st.text_area("Thinking", begin.get("reasoning_content", ""), key=f"{key}-thought", height=120)
-    message["content"] = st.text_area("Answer", begin["content"], key=f"{key}-content", height=100)
-    if thought:
+        st.text_area("Thinking", begin.get("reasoning_content", ""), key=f"{key}-thought", height=120)
+    st.text_area("Answer", begin["content"], key=f"{key}-content", height=100)
+    tool_calls(begin, step, key)
+    return written(begin, step, key)
+
+
+def tool_calls(begin: Message, step: Mapping[str, Any], key: str) -> None:
+    """Inputs of the tool calls: name and arguments of each, buttons that add and remove one."""
+    offered, count_key = offered_tools(step), f"{key}-calls"
+    n = st.session_state.setdefault(count_key, len(begin.get("tool_calls") or ()))
+    if not offered and not n:
+        return
+    for place in range(n):
+        function = first_call(begin, offered, place)["function"]
+        names = list(dict.fromkeys([*offered, function["name"]]))
+        st.selectbox(f"Tool call {place + 1}", names, index=names.index(function["name"]), key=f"{key}-name-{place}")
+        shown = indented(function["arguments"])
+        st.text_area(f"Arguments {place + 1}", shown, key=f"{key}-arguments-{place}", height=96)
+    with st.container(horizontal=True, gap="small"):
+        if offered:
+            st.button(
+                "Add a tool call", icon=":material/add:", key=f"{key}-add", type="tertiary",
+                on_click=set_calls, args=(count_key, n + 1),
+            )  # fmt: skip
+        if n:
+            st.button(
+                "Remove the last call", icon=":material/remove:", key=f"{key}-remove", type="tertiary",
+                on_click=set_calls, args=(count_key, n - 1),
+            )  # fmt: skip
+
+
+def set_calls(count_key: str, n: int) -> None:
+    """Set the number of tool calls in the editor."""
+    st.session_state[count_key] = n
+
+
+def written(begin: Message, step: Mapping[str, Any], key: str) -> Message:
+    """The message that the editor's inputs make now."""
+    values = st.session_state
+    message: Message = {"role": "assistant", "content": values[f"{key}-content"]}
+    thinks = begin.get("reasoning_content") or values.get(f"{key}-thinks")
+    if thinks and (thought := values.get(f"{key}-thought")):
         message["reasoning_content"] = thought
-    calls = tool_calls(begin.get("tool_calls") or [], step, key)
+    calls = []
+    for place in range(values.get(f"{key}-calls", 0)):
+        first = first_call(begin, offered_tools(step), place)
+        arguments = values[f"{key}-arguments-{place}"]
+        if arguments == indented(first["function"]["arguments"]):
+            arguments = first["function"]["arguments"]
+        calls.append({**first, "function": {"name": values[f"{key}-name-{place}"], "arguments": arguments}})
     if calls:
         message["tool_calls"] = calls
     return message
 
 
-def tool_calls(begin: Sequence[Mapping[str, Any]], step: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """Inputs of the tool calls: name and arguments of each, buttons that add and remove one."""
-    offered = [str((tool.get("function") or tool).get("name")) for tool in step.get("tools") or ()]
-    if not offered and not begin:
-        return []
-    count_key = f"{key}-calls"
-    n = st.session_state.setdefault(count_key, len(begin))
-    calls = []
-    for place in range(n):
-        known = begin[place] if place < len(begin) else None
-        function = known["function"] if known is not None else {"name": offered[0], "arguments": "{}"}
-        names = list(dict.fromkeys([*offered, function["name"]]))
-        name = st.selectbox(
-            f"Tool call {place + 1}", names, index=names.index(function["name"]), key=f"{key}-name-{place}"
-        )
-        shown = indented(function["arguments"])
-        written = st.text_area(f"Arguments {place + 1}", shown, key=f"{key}-arguments-{place}", height=96)
-        arguments = function["arguments"] if written == shown else written
-        uid = known["id"] if known is not None else f"call_{place}"
-        calls.append({"id": uid, "type": "function", "function": {"name": name, "arguments": arguments}})
-    with st.container(horizontal=True, gap="small"):
-        if offered and st.button("Add a tool call", icon=":material/add:", key=f"{key}-add", type="tertiary"):
-            st.session_state[count_key] = n + 1
-            st.rerun()
-        if n and st.button("Remove the last call", icon=":material/remove:", key=f"{key}-remove", type="tertiary"):
-            st.session_state[count_key] = n - 1
-            st.rerun()
-    return calls
+def first_call(begin: Message, offered: Sequence[str], place: int) -> Message:
+    """The tool call that the inputs at a place begin with: the answer's, or a new one."""
+    known: Sequence[Message] = begin.get("tool_calls") or ()
+    if place < len(known):
+        return known[place]
+    return {"id": f"call_{place}", "type": "function", "function": {"name": offered[0], "arguments": "{}"}}
+
+
+def offered_tools(step: Mapping[str, Any]) -> list[str]:
+    """Names of the tools that the step offers."""
+    return [str((tool.get("function") or tool).get("name")) for tool in step.get("tools") or ()]
 
 
 def indented(arguments: str) -> str:
@@ -147,15 +192,19 @@ def history(edits: Sequence[Edit], current: Edit | None) -> None:
         numeric=(3,),
     )
     labels = state.service().pool.labels
+    active = [one for one in edits if not one.undone]
+    undone = [one for one in edits if one.undone]
     with st.container(horizontal=True, gap="small"):
-        active = [one for one in edits if not one.undone]
-        undone = [one for one in edits if one.undone]
-        if active and st.button("Undo the newest edit", icon=":material/undo:", key="undo-edit"):
-            labels.undo(active[-1].action_uid)
-            st.rerun()
-        if undone and st.button("Redo", icon=":material/redo:", key="redo-edit", help="Redo the newest undone edit"):
-            labels.redo(undone[-1].action_uid)
-            st.rerun()
+        if active:
+            st.button(
+                "Undo the newest edit", icon=":material/undo:", key="undo-edit",
+                on_click=labels.undo, args=(active[-1].action_uid,),
+            )  # fmt: skip
+        if undone:
+            st.button(
+                "Redo", icon=":material/redo:", key="redo-edit", help="Redo the newest undone edit",
+                on_click=labels.redo, args=(undone[-1].action_uid,),
+            )  # fmt: skip
 
 
 def standing(one: Edit, current: Edit | None) -> str:

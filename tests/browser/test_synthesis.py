@@ -34,10 +34,12 @@ def place(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Any:
 
 
 def shot(page: Page, name: str) -> None:
-    """A picture, where ``CLAW_SHOTS`` names a folder."""
+    """Pictures in dark and light, where ``CLAW_SHOTS`` names a folder."""
     if folder := os.environ.get("CLAW_SHOTS"):
-        page.wait_for_timeout(700)
-        page.screenshot(path=Path(folder, f"{name}.png"))
+        for scheme in ("dark", "light"):
+            page.emulate_media(color_scheme=scheme)
+            page.wait_for_timeout(1500)
+            page.screenshot(path=Path(folder, f"{name}-{scheme}.png"))
 
 
 @pytest.mark.timeout(900)

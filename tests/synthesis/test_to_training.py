@@ -20,6 +20,8 @@ from tests.synthesis.tasks import OTHERS, WRITE, rule, seeds, task, usual
 
 pytestmark = [pytest.mark.timeout(900), only_in_ci("sixteen attempts in sandboxes")]
 MODEL = "scripted-1"
+SCRIPT_SEED = 2
+"""With this seed, two of the four attempts at a task take its first way and two its second."""
 NAMES = ["HARBOUR", "GARDEN", "CHOIR", "ROOF"]
 READ = {"name": "read_file", "arguments": {"path": "data/sales.csv"}}
 FINISH = {"name": "finish", "arguments": {"summary": "done"}}
@@ -53,7 +55,9 @@ WAYS = {
 def test_a_pack_is_written_rolled_out_and_exported(tmp_path: Any) -> None:
     answers = [rule(task(name, question=OTHERS[name]), WRITE, times=1) for name in NAMES]
     agents = [one for name, ways in WAYS.items() for one in turns(name, ways)]
-    with scripted_engine(tmp_path, {"model": MODEL, "rules": [*agents, *answers, *usual()]}) as engine:
+    with scripted_engine(
+        tmp_path, {"model": MODEL, "seed": SCRIPT_SEED, "rules": [*agents, *answers, *usual()]}
+    ) as engine:
         service = Service.open(Settings(data_dir=tmp_path / "data", port=0, engine=str(engine.base_url)))
         try:
             _from_seeds_to_file(service, str(seeds(tmp_path / "seeds")))

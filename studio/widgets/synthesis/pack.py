@@ -17,6 +17,7 @@ from studio import kit, state
 from studio.kit.data_tables import HEADER_HEIGHT, ROW_HEIGHT
 
 MOST_SHOWN = 14
+NUMBERS = ("Difficulty", "Mutation score", "Flakiness", "Solution", "Solve rate")
 
 
 def pack_view(run: SynthesisRun) -> None:
@@ -99,14 +100,15 @@ def _table(
         )
     c = st.column_config
     st.dataframe(
-        pd.DataFrame(lines),
+        # Without a type, a column of None alone would be drawn as text.
+        pd.DataFrame(lines).astype(dict.fromkeys(NUMBERS, "float64")),
         key="synthesis-pack",
         height=HEADER_HEIGHT + ROW_HEIGHT * min(len(lines), MOST_SHOWN),
         row_height=ROW_HEIGHT,
         hide_index=True,
         column_config={
             "In the pack": c.CheckboxColumn(width=85),
-            "Task": c.TextColumn(width=180),
+            "Task": c.TextColumn(width=220),
             "Difficulty": c.NumberColumn(width=80, help="As the model that wrote the task says, 1 to 5"),
             "Mutation score": c.NumberColumn(format="%.2f", width=105),
             "Flakiness": c.NumberColumn(format="%.2f", width=80),

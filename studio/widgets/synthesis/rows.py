@@ -19,6 +19,7 @@ from studio.kit.url_choices import segmented_choice
 from studio.widgets.synthesis.row import row_detail
 
 MOST_SHOWN = 12
+NUMBERS = ("Mutation score", "Flakiness", "Solution", "Answers", "Similarity", "US dollars")
 KINDS = {
     "passes": "goes on",
     "stopped": "goes no further",
@@ -100,6 +101,9 @@ def _table(stage: str, rows: Sequence[Mapping[str, Any]]) -> None:
             for one in rows
         ]
     )
+    # Without a type, a column of None alone would be drawn as text.
+    numbers = [title for title in NUMBERS if title in frame]
+    frame = frame.astype(dict.fromkeys(numbers, "float64"))
     c = st.column_config
     event = st.dataframe(
         frame,

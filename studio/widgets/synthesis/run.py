@@ -25,17 +25,19 @@ def run_figures(status: Mapping[str, Any]) -> None:
     word = state_word(status)
     failed = sum(one["n_failed"] for one in done["stages"])
     waiting = sum(one["n_waiting"] for one in done["stages"])
+    unknown = done["n_calls"] > 0 and done["n_unpriced"] == done["n_calls"]
     unpriced = f"{kit.count(done['n_unpriced'])} calls without a price" if done["n_unpriced"] else ""
     kit.figures(
         [
-            kit.Figure("State", word, f"{status['workers']} rows at a time", TONES.get(word, "")),
+            kit.Figure("State", word, f"{kit.counted(status['workers'], 'row')} at a time", TONES.get(word, "")),
             kit.Figure("Ready", kit.count(done["n_ready"]), f"of {kit.counted(status['n_tasks'], 'task')} begun",
                        help="Tasks that passed every stage"),
             kit.Figure("Rows failed", kit.count(failed), "each with its reason"),
-            kit.Figure("Rows waiting", kit.count(waiting), "made when the run goes on"),
+            kit.Figure("Rows waiting", kit.count(waiting), "for the next work"),
             kit.Figure("Calls", kit.count(done["n_calls"]), _of(status["max_calls"], kit.count)),
             kit.Figure("Tokens", kit.compact(done["n_tokens"]), _of(status["max_total_tokens"], kit.compact)),
-            kit.Figure("US dollars", f"{done['cost_usd']:.2f}", unpriced or _of(status["max_usd"], kit.number)),
+            kit.Figure("US dollars", kit.DASH if unknown else f"{done['cost_usd']:.2f}",
+                       unpriced or _of(status["max_usd"], kit.number)),
             kit.Figure("Time left", kit.seconds(done["eta_s"] if done["in_progress"] else None), "estimated"),
         ],
         dense=True,

@@ -39,6 +39,8 @@ TABS = {
     "export": "Export",
     "json": "Plan as JSON",
 }
+SIDES = {"recipe": "Recipe", "view": "View", "hidden": "Hide"}
+"""What stands beside the plan; without it, the plan has the full width."""
 GROUP_ROWS = 200
 TRAJECTORY_ROWS = 2000
 JSON_GROUPS = 20
@@ -46,19 +48,22 @@ OTHER_MESSAGES = 5
 
 
 def batch_page() -> None:
-    """Recipe on the left, its plan on the right."""
+    """Recipe or filters on the left, unless they are hidden; the plan on the right."""
     pool = state.service().pool
     stats = pool.stats.totals()
     if stats["n_steps"] == 0:
         kit.empty_state("Nothing to plan yet", "Load the demo data or capture some calls first.", actions=demo_actions)
         return
-    left, right = st.columns([2.3, 9], gap="medium")
+    if state.query("side") == "hidden":
+        left = right = st.container()
+    else:
+        left, right = st.columns([2.3, 9], gap="medium")
     with left, kit.error_boundary():
-        side = segmented_choice("Side", {"recipe": "Recipe", "view": "View"}, "side")
+        side = segmented_choice("Side", SIDES, "side")
         recipe = safe_recipe()
         if side == "view":
             filter_panel("batch")
-        else:
+        elif side == "recipe":
             saved_recipes(recipe)
             recipe_editor(recipe, list(stats["by_channel"]))
     with right, kit.error_boundary():
@@ -293,7 +298,7 @@ def as_json(plan: Plan) -> None:
             "the request and the file contain all."
         )
         st.download_button(
-            "Download the whole plan",
+            "Download the full plan",
             lambda: json.dumps(plan.to_json(), default=str),
             file_name=f"{plan.uid}.json",
             mime="application/json",

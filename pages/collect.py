@@ -283,7 +283,7 @@ def feedback_row(item: dict[str, Any], now: float) -> tuple[str, ...]:
     elif item["trajectory_uid"] is not None:
         about = link(item["trajectory_uid"], trajectory=item["trajectory_uid"])
     else:
-        about = f"waits for {kit.escape(' '.join(map(str, item['target'].values())))}"
+        about = f"waiting for {kit.escape(' '.join(map(str, item['target'].values())))}"
     return (
         kit.escape(kit.ago(item["received_at"], now)),
         dot_label(item["kind"], TONES.get(str(item["value"]), "")),

@@ -16,7 +16,7 @@ from studio import kit, state
 from studio.frame.header import page_header
 from studio.kit import data_tables, selection
 from studio.kit.figures import Tone
-from studio.kit.filters import active_filters, apply_view, filter_panel, selected_values, view_hash
+from studio.kit.filters import active_filters, filter_panel, selected_values, view_hash
 from studio.kit.html_tables import dot_label, html_table
 from studio.kit.url_choices import segmented_choice
 from studio.widgets.agents.demo import demo_actions
@@ -89,8 +89,6 @@ def curate_page() -> None:
     left, right = st.columns([2.1, 9], gap="medium")
     with left, st.container(key="facet-column"):
         view = filter_panel("curate", of_trajectories=state.query("level") != "step")
-        if view is not None:
-            saved_views(view)
     with right, kit.error_boundary():
         if view is None:
             return
@@ -108,26 +106,6 @@ def curate_page() -> None:
             funnel(view)
         elif tab == "reviewers":
             reviewers_tab(view)
-
-
-def saved_views(view: View) -> None:
-    """Open, save or delete a view by name."""
-    pool = state.service().pool
-    with st.popover("Saved views", icon=":material/bookmark:", width="stretch"):
-        for row in pool.views.all():
-            with st.container(horizontal=True, gap="xsmall"):
-                if st.button(kit.escape_markdown(row["name"]), key=f"view-{row['name']}", width="stretch"):
-                    apply_view(row["view"])
-                if st.button(
-                    "Delete this view", icon=":material/delete:", key=f"forget-{row['name']}", help="Delete this view"
-                ):
-                    pool.views.delete(row["name"])
-                    st.rerun()
-        with st.form("save-view", border=False, clear_on_submit=True):
-            name = st.text_input("Name")
-            if st.form_submit_button("Save this view", width="stretch") and name.strip():
-                pool.views.save(name.strip(), view)
-                st.rerun()
 
 
 def label_tab(view: View, target: str) -> None:

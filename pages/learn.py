@@ -69,9 +69,9 @@ def start_actions(key: str) -> None:
     """The start button, and whether the control follows."""
     with st.container(horizontal=True, horizontal_alignment="center", vertical_alignment="center", gap="small"):
         control = st.checkbox(
-            "Then the control with shuffled rewards",
+            "Also run a control with shuffled rewards",
             key=f"{key}-control",
-            help="A second run whose trainer exchanges the rewards of a group's attempts at random. It only drifts.",
+            help="A second run in which the rewards within a group are shuffled. Its reward should not rise.",
         )
         learn_button(key=f"{key}-start", primary=True, control=control)
 
@@ -200,7 +200,7 @@ def of_updates(made: Sequence[Update]) -> None:
         return
     stages, *others = st.columns([2, 1, 1, 1, 1], gap="small")
     with stages:
-        kit.section("Time of an update", "by stage")
+        kit.section("Update time", "by stage")
         open_batch(
             kit.plot(charts.stages(made), key="learn-stages", alt="Seconds of each stage of an update", **SELECT)
         )

@@ -74,7 +74,7 @@ def optimise_page() -> None:
         shown = picker(plan) if tab in ("tree", "mask") else ""
         st.space("stretch")
         budget_slider(recipe)
-        if st.button("Recipe", icon=":material/inventory_2:", help="Change what is planned"):
+        if st.button("Recipe", icon=":material/inventory_2:", help="Change the plan"):
             state.goto("batch", **link_params(view, recipe))
     with kit.error_boundary():
         if tab in ("tree", "mask"):
@@ -87,7 +87,7 @@ def budget_slider(recipe: Recipe) -> None:
     """A slider for the token budget of a packed row. A change plans again."""
     options = sorted({*BUDGETS, recipe.token_budget})
     chosen = st.select_slider(
-        "Token budget of a row", options, recipe.token_budget, format_func=lambda n: f"{n:,}", width=250
+        "Tokens per packed row", options, recipe.token_budget, format_func=lambda n: f"{n:,}", width=250
     )
     if chosen != recipe.token_budget:
         replan(recipe, token_budget=chosen)
@@ -187,8 +187,10 @@ def tree_tab(plan: Plan, shown: str) -> None:
             n_original=drawing.n_original,
             n_packed=drawing.n_packed,
             selected=node,
+            colour=state.query("colour"),
             height=500,
             key="tree",
+            coloured=lambda: state.set_query(colour=st.session_state["tree"]["colour"]),
         )
         if clicked is not None and clicked != node:
             state.set_query(node=clicked)

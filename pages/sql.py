@@ -33,7 +33,7 @@ EXAMPLES = {
 FIRST_TABLES = ("trajectory_state", "step_state", "annotations", "actions", "messages")
 # Keys of the session state: the text in the box, and the URL's query that was last put into it.
 BOX, SHOWN = "sql-box", "sql-shown"
-TABS = {"table": "Table", "chart": "Chart", "view": "As a view"}
+TABS = {"table": "Table", "chart": "Chart", "view": "Make a view"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ def sql_page() -> None:
             with st.container(horizontal=True, vertical_alignment="center", gap="small"):
                 run = st.form_submit_button("Run", type="primary", icon=":material/play_arrow:", shortcut="Ctrl+Enter")
                 limit = st.selectbox(
-                    "Rows at most",
+                    "Row limit",
                     [100, 1000, MAX_ROWS],
                     index=1,
-                    format_func=lambda n: f"{n:,} rows at most",
+                    format_func=lambda n: f"Up to {n:,} rows",
                     label_visibility="collapsed",
                     width=170,
                 )

@@ -48,7 +48,13 @@ def credit_map(
             colorscale=theme.DIVERGING,
             zmin=-1,
             zmax=1,
-            showscale=False,
+            colorbar={
+                "thickness": 8,
+                "outlinewidth": 0,
+                "tickfont": {"size": 11},
+                "tickvals": [-1, 0, 1],
+                "ticktext": ["− largest", "0", "+ largest"],
+            },
             ygap=6,
             hovertemplate="%{y}<br>advantage %{customdata[0]:+.4g}<br>step %{customdata[1]:.0f}, token %{x:.0f}"
             "<extra></extra>",

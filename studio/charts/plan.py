@@ -112,10 +112,23 @@ def group_strip(
         xaxis_title="prompt group, plan order",
         yaxis_title="reward",
     )
-    chart.update_xaxes(
-        range=[first - 0.5, first + max(len(names) - 0.5, 0.5)], dtick=tick_step(len(names)), tickformat=",d"
-    )
+    chart.update_xaxes(range=[first - 0.5, first + max(len(names) - 0.5, 0.5)])
+    group_ticks(chart, names, first)
     return chart
+
+
+MAX_NAMES, NAME_CHARS = 16, 18
+"""Up to so many groups are named on an axis, by so many characters; more are numbered."""
+
+
+def group_ticks(chart: go.Figure, names: Sequence[str], first: int = 0) -> None:
+    """Ticks of an x axis of prompt groups: their names, or the numbers in plan order when there are many."""
+    if len(names) > MAX_NAMES:
+        chart.update_xaxes(dtick=tick_step(len(names)), tickformat=",d")
+        return
+    short = [name if len(name) <= NAME_CHARS else f"{name[: NAME_CHARS - 1]}…" for name in names]
+    places = list(range(first, first + len(names)))
+    chart.update_xaxes(tickmode="array", tickvals=places, ticktext=[theme.escape(name) for name in short], title=None)
 
 
 def group_density(group: Ints, rewards: Floats, advantages: Floats, *, height: int = 240) -> go.Figure:
@@ -210,7 +223,7 @@ def group_tokens(names: Sequence[str], tokens: Ints, packed: Ints, *, height: in
     ]
     chart = theme.figure(*bars, height=height, xaxis_title="prompt group, plan order")
     chart.update_layout(barmode="overlay", showlegend=True)
-    chart.update_xaxes(dtick=tick_step(len(names)), tickformat=",d")
+    group_ticks(chart, names)
     return chart
 
 

@@ -32,7 +32,8 @@ export default function (component) {
   zoomIn.title = "Zoom in (wheel)"
   zoomOut.title = "Zoom out (wheel)"
   const where = element("span", "mono faint")
-  bar.append(fit, zoomIn, zoomOut, element("span", "faint", "wheel zooms, drag pans"), element("span", "grow"), where)
+  const legend = element("span", "legend faint")
+  bar.append(fit, zoomIn, zoomOut, legend, element("span", "grow"), element("span", "faint", "wheel zooms, drag pans"), where)
   const body = element("div", "body maskbody")
   const canvas = element("canvas")
   canvas.tabIndex = 0
@@ -44,7 +45,10 @@ export default function (component) {
   body.append(canvas)
   frame.replaceChildren(bar, body, status, tip)
   Object.assign(state, { canvas, tip, where, status, frame })
-  state.draw = onFrame(() => drawMask(state))
+  state.draw = onFrame(() => {
+    drawLegend(state, legend)
+    drawMask(state)
+  })
   const size = () => {
     state.width = Math.max(240, body.clientWidth)
     state.height = data.height ?? 520
@@ -94,6 +98,19 @@ function zoom(state, px, py, factor) {
 function nodeColour(state, i) {
   const most = Math.max(2, state.data.n_sequences)
   return mix(state.theme.blue, state.theme.violet, Math.min(1, (state.owners[i] - 1) / (most - 1)))
+}
+
+function drawLegend(state, legend) {
+  const { theme, data } = state
+  legend.replaceChildren(document.createTextNode("visible, in:"))
+  const key = (colour, label) => {
+    const box = element("i")
+    box.style.background = colour
+    legend.append(box, document.createTextNode(label))
+  }
+  key(theme.blue, "one sequence")
+  if (data.n_sequences > 1) key(theme.violet, `all ${count(data.n_sequences)}`)
+  key(theme.panel, "not visible")
 }
 
 function drawMask(state) {

@@ -23,10 +23,12 @@ export default function (component) {
   Object.assign(state, { uid: data.uid, sent: data.nodes.start, data, theme, hover: -1 })
   load(state, data)
   const modes = data.modes
+  state.mode = data.colour ?? state.mode
   if (!modes.some(([mode]) => mode === state.mode)) state.mode = modes[0][0]
   const bar = element("div", "bar")
   bar.append(segment(modes, state.mode, (mode) => {
     state.mode = mode
+    setTriggerValue("colour", mode)
     state.legend()
     state.draw()
   }))

@@ -130,10 +130,15 @@ def tree_canvas(
     n_original: int,
     n_packed: int,
     selected: int | None,
+    colour: str | None,
     key: str,
     height: int = 420,
+    coloured: Callable[[], None] = ignore,
 ) -> int | None:
     """The prefix tree; returns the index of the node that was clicked, once.
+
+    ``colour`` is the mode to begin with, one of ``modes`` (None: the first). ``coloured`` is called when another mode
+    is chosen, before the page is drawn; the mode is in ``st.session_state[key]["colour"]``.
 
     ``nodes`` holds, per node in depth-first order: start, stop, parent, position, lane_from, lane_to, n_owners
     (int32) and sampled, reward, advantage, policy, drift (float32, NaN unknown, None when all are unknown).
@@ -151,10 +156,12 @@ def tree_canvas(
             "n_original": n_original,
             "n_packed": n_packed,
             "selected": selected,
+            "colour": colour,
             "height": height,
         },
         key=key,
         on_node_change=ignore,
+        on_colour_change=coloured,
     )
     clicked: int | None = result.node
     return clicked

@@ -33,7 +33,7 @@ def trajectory_table() -> TableSpec:
     c = st.column_config
     return TableSpec(
         "trajectory_uid",
-        ("trajectory_uid", "prompt_preview", "agent", "n_steps", "tokens", "reward", "quality", "findings", "complete",
+        ("prompt_preview", "trajectory_uid", "agent", "n_steps", "tokens", "reward", "quality", "findings", "complete",
          "policy", "started_at", "tags", "prompt_uid", "model", "channel", "outcome", "correct",
          "difficulty", "trainable", "source", "ended_at", "n_notes"),
         {
@@ -71,7 +71,7 @@ def group_table() -> TableSpec:
     c = st.column_config
     return TableSpec(
         "prompt_uid",
-        ("prompt_uid", "prompt_preview", "n_trajectories", "n_complete", "n_scored", "n_steps", "n_tokens",
+        ("prompt_preview", "prompt_uid", "n_trajectories", "n_complete", "n_scored", "n_steps", "n_tokens",
          "reward_mean", "reward_std", "reward_min", "reward_max", "success_rate", "zero_variance"),
         {
             "prompt_uid": c.TextColumn("Prompt group", width=130),
@@ -104,7 +104,7 @@ def step_table() -> TableSpec:
         {
             "step_uid": c.TextColumn("Step uid", width=164),
             "trajectory_uid": c.TextColumn("Trajectory", width=164),
-            "step_index": c.NumberColumn("Step", width=48, help="Place in its trajectory, from 0"),
+            "step_index": c.NumberColumn("Step", width=48, help="Position in the trajectory, from 0"),
             "preview": c.TextColumn("Answer", width=220),
             "tool_names": c.ListColumn("Tools", width=96),
             "n_prompt_tokens": c.NumberColumn("Prompt", width=64, format="localized"),
@@ -115,10 +115,10 @@ def step_table() -> TableSpec:
             "transition": c.TextColumn("Transition", width=84),
             "call_kind": c.TextColumn("Kind", width=68),
             "status": c.TextColumn("Status", width=64),
-            "token_source": c.TextColumn("Tokens by", width=74),
+            "token_source": c.TextColumn("Token source", width=88),
             "finish_reason": c.TextColumn("Finish", width=76),
             "latency_s": c.NumberColumn("Latency", width=68, format="%.2f s"),
-            "created_at": c.DatetimeColumn("At", width=128, format="MMM D, HH:mm:ss"),
+            "created_at": c.DatetimeColumn("Time", width=128, format="MMM D, HH:mm:ss"),
             "findings": c.TextColumn("Findings", width=150, help="Findings of automatic checks"),
             "correct": c.CheckboxColumn("Correct", width=66, help="Label set by people; empty is unlabelled"),
             "staleness": c.NumberColumn("Staleness", width=70, help="Current policy version minus the step's"),
@@ -132,8 +132,8 @@ def step_table() -> TableSpec:
             "source": c.TextColumn("Source", width=76),
             "tags": c.ListColumn("Tags", width=90),
             "n_notes": c.NumberColumn("Notes", width=54),
-            "trajectory_reward": c.NumberColumn("Of trajectory", width=84, format="%.3g", help="trajectory reward"),
-            "n_shared_tokens": c.NumberColumn("Shared", width=66, format="localized"),
+            "trajectory_reward": c.NumberColumn("Trajectory reward", width=118, format="%.3g"),
+            "n_shared_tokens": c.NumberColumn("Shared tokens", width=96, format="localized"),
             "mismatch": c.TextColumn("Mismatch", width=110),
             "error": c.TextColumn("Error", width=140),
         },
@@ -168,6 +168,33 @@ def fitted(frame: Any) -> Any:
     if "findings" in frame:
         shown["findings"] = [first_and_more(names) for names in frame["findings"]]
     return frame.assign(**shown)
+
+
+REWARDS = ("reward", "trajectory_reward")
+
+
+def with_reward_bars(config: Mapping[str, Any], frame: Any) -> dict[str, Any]:
+    """The columns' configuration with rewards as bars, red in the lower half of the scale and green in the upper one.
+
+    The scale begins at 0 and reaches at least 1; where a reward is negative, it is symmetric about 0.
+    """
+    changed = dict(config)
+    for name in REWARDS:
+        known = frame[name].dropna() if name in config and name in frame else ()
+        if len(known) == 0:
+            continue
+        low, high = float(min(known)), max(float(max(known)), 1.0)
+        high = max(high, -low)
+        changed[name] = st.column_config.ProgressColumn(
+            config[name]["label"],
+            width=110,
+            help=config[name].get("help"),
+            format="%.3g",
+            min_value=-high if low < 0 else 0.0,
+            max_value=high,
+            color="auto",
+        )
+    return changed
 
 
 def first_and_more(names: Sequence[str] | None) -> str | None:
@@ -322,7 +349,7 @@ def selectable_table(
         fitted(frame),
         hide_index=True,
         column_order=spec.columns,
-        column_config=sorting.marked(spec.config),
+        column_config=sorting.marked(with_reward_bars(spec.config, frame)),
         on_select=lambda: _clicked(key, uids, sorting, opened),
         selection_mode=["multi-row", "single-column"] + ([] if opened is None else ["single-cell"]),
         selection_default={"selection": {"rows": st.session_state[mount]}},

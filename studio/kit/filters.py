@@ -26,6 +26,7 @@ from studio import components, state
 from studio.glossary import define
 from studio.kit.callouts import show_error
 from studio.kit.format import escape_markdown
+from studio.kit.range_filters import range_sliders
 
 FACETS: dict[str, str] = {
     "channel": "Channel",
@@ -138,7 +139,9 @@ def filter_panel(key: str, *, of_trajectories: bool = False) -> View | None:
         if st.button("Clear filters", key=f"{key}-clear-bad", width="stretch"):
             apply_view(View())
         return None
+    saved_views(view)
     _ranges(view, key)
+    range_sliders(view, key, lambda name, ends: apply_view(with_filter(view, name, ends)))
     pool = state.service().pool
     by_trajectory = of_trajectories and pool.steps.count() <= TRAJECTORY_FACET_STEPS
     rows = facet_rows(view, pool.stats.trajectory_facets if by_trajectory else pool.stats.facets)
@@ -231,6 +234,26 @@ def apply_view(view: View) -> None:
     state.set_view(view)
     state.set_query(page=None)
     st.rerun()
+
+
+def saved_views(view: View) -> None:
+    """Open, save or delete a view by name."""
+    views = state.service().pool.views
+    with st.popover("Saved views", icon=":material/bookmark:", width="stretch"):
+        for row in views.all():
+            with st.container(horizontal=True, gap="xsmall"):
+                if st.button(escape_markdown(row["name"]), key=f"view-{row['name']}", width="stretch"):
+                    apply_view(row["view"])
+                if st.button(
+                    "Delete this view", icon=":material/delete:", key=f"forget-{row['name']}", help="Delete this view"
+                ):
+                    views.delete(row["name"])
+                    st.rerun()
+        with st.form("save-view", border=False, clear_on_submit=True):
+            name = st.text_input("Name")
+            if st.form_submit_button("Save this view", width="stretch") and name.strip():
+                views.save(name.strip(), view)
+                st.rerun()
 
 
 def _search(view: View, key: str) -> None:

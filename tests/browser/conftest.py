@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from core.client import StudioClient
+from tests.browser.odd_data import odd_steps
 from tests.conftest import eventually, user_environment
 from tests.left_out import missing
 
@@ -143,6 +145,21 @@ def shared_studio(tmp_path_factory: pytest.TempPathFactory, browser: Browser) ->
     """One studio for a module's tests, for those that only look."""
     running = start_studio(tmp_path_factory.mktemp("studio"))
     yield running
+    running.stop()
+
+
+@pytest.fixture(scope="package")
+def demo(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[tuple[Studio, StudioClient]]:
+    """A studio with the demo data and ``odd_steps``, and a client of its API; one for all tests that use it."""
+    running = start_studio(tmp_path_factory.mktemp("demo"))
+    page = browser.new_page()
+    page.goto(running.url)
+    page.get_by_role("button", name="Load demo data").click()
+    page.locator(".js-plotly-plot").first.wait_for(timeout=120_000)
+    page.close()
+    client = StudioClient(running.gateway_url)
+    client.submit(odd_steps())
+    yield running, client
     running.stop()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -20,63 +19,11 @@ from core.backup import restore
 from core.client import StudioClient
 from core.serving.tokenizer import load_tokenizer
 from tests.browser.conftest import settled_box
+from tests.browser.odd_data import SPELLED
 from tests.browser.walk import HEAD, ROW, idle
 from tests.conftest import eventually
 
 pytestmark = pytest.mark.timeout(300)
-
-SPELLED = "سلام 世界 👋"
-HIDDEN = "pay \u202eevil\u202c and\u200b hidden 👩\u200d👧"
-
-
-def odd_steps() -> list[dict[str, Any]]:
-    """A trajectory of four steps with many tools and hidden characters, and an answer in several scripts."""
-    tools = [{"type": "function", "function": {"name": f"tool_{n}", "description": "d"}} for n in range(60)]
-    steps: list[dict[str, Any]] = [
-        {
-            "trajectory_uid": "odd-1",
-            "prompt_uid": "odd",
-            "step_index": index,
-            "channel": "odd",
-            "prompt_ids": [1, 2, 3 + index],
-            "response_ids": [4, 5],
-            "response_logprobs": [-0.1, -0.2],
-            "messages": [{"role": "user", "content": HIDDEN}],
-            "tools": tools,
-            "response_message": {"role": "assistant", "content": f"answer {index}" + " needle" * (index == 2)},
-            "is_last": index == 3,
-        }
-        for index in range(4)
-    ]
-    ids = load_tokenizer().encode(SPELLED)
-    steps.append(
-        {
-            "trajectory_uid": "odd-2",
-            "prompt_uid": "odd",
-            "step_index": 0,
-            "channel": "odd",
-            "prompt_ids": [1, 2],
-            "response_ids": ids,
-            "response_logprobs": [-0.1] * len(ids),
-            "messages": [{"role": "user", "content": "hi"}],
-            "response_message": {"role": "assistant", "content": SPELLED},
-            "is_last": True,
-        }
-    )
-    return steps
-
-
-@pytest.fixture(scope="module")
-def demo(shared_studio, browser) -> Iterator[Any]:
-    """A studio with the demo data and ``odd_steps``, and a client of its API."""
-    page = browser.new_page()
-    page.goto(shared_studio.url)
-    page.get_by_role("button", name="Load demo data").click()
-    page.locator(".js-plotly-plot").first.wait_for(timeout=120_000)
-    page.close()
-    client = StudioClient(shared_studio.gateway_url)
-    client.submit(odd_steps())
-    yield shared_studio, client
 
 
 @pytest.fixture

@@ -50,10 +50,10 @@ def test_a_trainers_batches_are_seen_and_opened(trained, watch):
     box = settled_box(points.last)
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     expect(page).to_have_url(re.compile("batch="))
-    expect(page.locator(".cs-section h3", has_text="Life")).to_be_visible()
+    expect(page.locator(".cs-section h3", has_text="Timeline")).to_be_visible()
     page.goto(f"{studio.url}/consume?batch={held.uid}")
     expect(figure(page, "Recipe")).to_have_text("main v1")
-    page.get_by_role("button", name="Its steps").click()
+    page.get_by_role("button", name="Show steps").click()
     expect(page.get_by_text("1–4 of 4 steps")).to_be_visible()
 
 
@@ -63,8 +63,8 @@ def test_a_recipe_changed_on_the_page_is_the_next_fetchs(trained, watch):
     groups = page.get_by_role("spinbutton", name="Groups")
     groups.fill("2")
     groups.press("Enter")
-    expect(page.get_by_text("against now").first).to_be_visible()
-    page.get_by_role("button", name="Use from the next fetch on").click()
+    expect(page.get_by_text("compared with now").first).to_be_visible()
+    page.get_by_role("button", name="Use for the next fetch").click()
     expect(page.get_by_text("main v2")).to_be_visible()
     got = client.call("POST", "/api/v1/batches/fetch", {"consumer": "trainer-2"})
     assert (got["recipe_version"], got["totals"]["n_groups"]) == (2, 2)

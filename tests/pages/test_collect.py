@@ -63,7 +63,7 @@ def test_feedback_stands_with_what_it_is_about(talked_about, open_page):
     page = open_page("collect")
     assert page.failures == []
     assert "&lt;b&gt;wrong&lt;/b&gt; file" in page.html
-    assert "waits for chatcmpl-later" in page.html
+    assert "waiting for chatcmpl-later" in page.html
     targets = [parse_qs(urlsplit(link).query) for link in links(page.html) if link.startswith("inspect?")]
     assert {"step": [steps[0].step_uid]} in targets
     assert {"trajectory": [steps[1].trajectory_uid]} in targets

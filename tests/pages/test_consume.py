@@ -97,8 +97,8 @@ def test_a_changed_recipe_shows_its_effect_before_it_is_used(consumed, open_page
     service, _ = consumed
     page = open_page("consume", recipe=json.dumps({"n_rollouts": 40}))
     assert page.failures == []
-    assert "against now" in page.html and "Not enough for a batch" in "".join(c.value for c in page.app.caption)
-    next(button for button in page.app.button if button.label == "Use from the next fetch on").click()
+    assert "compared with now" in page.html and "Not enough for a batch" in "".join(c.value for c in page.app.caption)
+    next(button for button in page.app.button if button.label == "Use for the next fetch").click()
     page.app.run()
     assert page.failures == []
     active = service.pool.recipes.active("train")

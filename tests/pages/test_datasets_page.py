@@ -67,7 +67,7 @@ def test_freeze_then_label_then_compare_and_export(filled, open_page):
         sums.append(written)
     assert sums[0] == sums[1]
     page.app.button(key="version-verify").click().run()
-    assert "Intact" in page.html
+    assert "The hash is correct" in page.html
 
 
 def test_a_taken_name_is_refused_in_words(filled, open_page):
@@ -195,7 +195,7 @@ def test_score_again_then_adopt(filled, open_page):
     compared = filled.rescoring.show("rescore-1")["comparison"]
     n_all = filled.pool.trajectories.count(View({"channel": "train"}))
     assert compared["outcomes"] == {"scored": n_all} and compared["n_now_solved"] > 0
-    assert figure(page, "Flips") == f"+{compared['n_now_solved']} −0"
+    assert figure(page, "Crossed 0.5") == f"+{compared['n_now_solved']} −0"
     assert figure(page, "Equal") == str(compared["n_equal"])
     next(button for button in page.app.button if button.label == "Adopt").click().run()
     assert page.failures == []

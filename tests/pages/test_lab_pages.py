@@ -263,7 +263,7 @@ def test_what_if_counts_are_plans_and_a_value_goes_into_the_recipe(filled, open_
     assert page.failures == []
     next(box for box in page.app.selectbox if box.label == "Field").select("n_rollouts").run()
     next(box for box in page.app.selectbox if box.label == "Use").select(2).run()
-    next(button for button in page.app.button if button.label == "Use it in the recipe").click().run()
+    next(button for button in page.app.button if button.label == "Use this value in the recipe").click().run()
     assert page.failures == []
     assert json.loads(page.app.query_params["recipe"]) == {"n_rollouts": 2}
     made = plan(filled.pool, View(), parse_recipe({"n_rollouts": 2}))

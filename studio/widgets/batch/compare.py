@@ -23,10 +23,10 @@ DEFAULT_ESTIMATORS = ("grpo", "turn_discount", "gigpo", "reinforce_plus_plus", "
 LISTED_TRAJECTORIES = 300
 SWEEPS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "max_staleness": ("Max staleness", (0, 1, 2, 3, 4, 6, 8, 12, None)),
-    "n_rollouts": ("Rollouts", (2, 3, 4, 5, 6, 8, 12, 16, None)),
-    "token_budget": ("Token budget", (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)),
-    "max_prompt_tokens": ("Longest prompt", (512, 1024, 2048, 4096, 8192, 16384, 32768, None)),
-    "max_response_tokens": ("Longest response", (32, 64, 128, 256, 512, 1024, 4096, None)),
+    "n_rollouts": ("Rollouts per group", (2, 3, 4, 5, 6, 8, 12, 16, None)),
+    "token_budget": ("Tokens per packed row", (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)),
+    "max_prompt_tokens": ("Max prompt tokens", (512, 1024, 2048, 4096, 8192, 16384, 32768, None)),
+    "max_response_tokens": ("Max response tokens", (32, 64, 128, 256, 512, 1024, 4096, None)),
     "require_complete": ("Complete only", (True, False)),
     "drop_flat_groups": ("Skip groups without reward variance", (False, True)),
 }
@@ -46,14 +46,14 @@ def side_by_side(plan: Plan) -> None:
         able = [name for name, one in REGISTRY.items() if one.compute is not None]
         usual = [name for name in dict.fromkeys([plan.recipe.algorithm, *DEFAULT_ESTIMATORS]) if name in able]
         names = st.multiselect("Estimators", able, usual, format_func=lambda name: REGISTRY[name].title)
-    with st.spinner("Planning with each…", show_time=True):
+    with st.spinner("Planning each variant…", show_time=True):
         pool = state.service().pool
         credits = cached_answer(
             "credit", plan.view, plan.recipe, [names, uid], lambda: credit_of(pool, plan.view, plan.recipe, names, uid)
         )
     part = plan.part([uids.index(uid)])
     drawn = [one for one in credits if one.error is None and one.tokens is not None]
-    kit.section("Credit", "each row has its own scale, centred at zero; hover for the value")
+    kit.section("Credit", "each row is scaled by its largest absolute advantage; hover for the value")
     if drawn:
         n_response = part.steps["n_response_tokens"].to_pylist()
         titles = [REGISTRY[one.algorithm].title for one in drawn]
@@ -121,14 +121,14 @@ def what_if(plan: Plan) -> None:
     values = list(SWEEPS[name][1])
     if current not in values:
         values = sorted({*values, current} - {None}) + ([None] if None in values else [])
-    with st.spinner("Planning with each…", show_time=True):
+    with st.spinner("Planning each variant…", show_time=True):
         pool = state.service().pool
         results = cached_answer(
             "sweep", plan.view, plan.recipe, [name, values], lambda: sweep(pool, plan.view, plan.recipe, name, values)
         )
     with left:
         best = st.selectbox("Use", values, index=values.index(current), format_func=value_text)
-        if st.button("Use it in the recipe", disabled=best == current, width="stretch"):
+        if st.button("Use this value in the recipe", disabled=best == current, width="stretch"):
             put_into_recipe(plan.recipe, name, best)
     with right:
         kit.section(SWEEPS[name][0], f"{NOUNS[what]} in the plan of the same view")

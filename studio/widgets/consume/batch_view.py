@@ -28,9 +28,11 @@ def one_batch(uid: str) -> None:
         st.space("stretch")
         trajectories = plan.trajectories["trajectory_uid"].to_pylist()
         view = state.view_to_query(View({"trajectory_uid": trajectories[:500]}))
-        if st.button("Its steps", icon=":material/frame_inspect:", help="The batch's trajectories in Inspect"):
+        if st.button("Show steps", icon=":material/frame_inspect:", help="Open the steps of this batch in Inspect"):
             state.goto("inspect", level="steps", **view)
-        if batch["state"] == "leased" and st.button("Release", icon=":material/undo:", help="End the lease now"):
+        if batch["state"] == "leased" and st.button(
+            "Release", icon=":material/undo:", help="End the lease now; the groups can be fetched again"
+        ):
             service.pool.batches.finish(uid, "released", detail={"by": state.author()})
             st.rerun()
     counts = plan.counts
@@ -76,15 +78,15 @@ def one_batch(uid: str) -> None:
         if cells:
             state.goto("inspect", trajectory=trajectories[cells[0][0]])
     with right:
-        kit.section("Life")
+        kit.section("Timeline")
         kit.facts([(event["event"], event_text(event)) for event in batch["events"]])
         measured = service.pool.batches.metrics(uid)
         if measured:
-            kit.section("Measured")
+            kit.section("Trainer metrics")
             kit.facts([(row["name"], kit.number(row["value"])) for row in measured])
         per_step = service.pool.batches.metrics(uid, of_steps=True)
         if per_step:
-            kit.section("Measured by step", f"{kit.count(len(per_step))} values")
+            kit.section("Trainer metrics by step", f"{kit.count(len(per_step))} values")
             st.dataframe(
                 [{"step": row["step_uid"], "metric": row["name"], "value": row["value"]} for row in per_step],
                 hide_index=True,

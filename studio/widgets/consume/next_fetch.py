@@ -57,12 +57,12 @@ def next_fetch(channel: str) -> None:
     changes = difference(chosen.recipe.to_json(), edited.to_json())
     if changes:
         html_table(
-            ["Field", "Now", "Then"],
+            ["Field", "Current", "New"],
             [(f"<code>{kit.escape(one['field'])}</code>", text_of(one["a"]), text_of(one["b"])) for one in changes],
         )
         with st.form("activate", border=False):
             name = st.text_input("Recipe name", chosen.name or "default")
-            if st.form_submit_button("Use from the next fetch on", type="primary", width="stretch"):
+            if st.form_submit_button("Use for the next fetch", type="primary", width="stretch"):
                 version = service.pool.recipes.save(name, edited.to_json(), author=state.author())
                 service.pool.recipes.activate(channel, name.strip(), version, author=state.author())
                 state.set_query(recipe=None)
@@ -84,7 +84,7 @@ def edited_recipe(active: Recipe) -> Recipe:
         return active if state.query("recipe") is None else parse_recipe({**active.to_json(), **query_fields()})
     except StudioError as error:
         kit.show_error(error)
-        if st.button("Discard the changes", width="stretch"):
+        if st.button("Discard changes", width="stretch"):
             state.set_query(recipe=None)
             st.rerun()
         return active
@@ -98,7 +98,7 @@ def effect(now: Fetchable, then: Fetchable, batch_size: int | None) -> None:
     cells = []
     for name, label in EFFECTS:
         before, after = now.counts[name], then.counts[name]
-        sub = f"{after - before:+,} against now" if before != after else ""
+        sub = f"{after - before:+,} compared with now" if before != after else ""
         cells.append(kit.Figure(label, kit.count(after), sub=sub, tone="warn" if after < before else ""))
     kit.figures(cells, dense=True)
     if then.counts["n_groups"] < (batch_size or 1):

@@ -95,7 +95,7 @@ def batch_table(rows: Sequence[Mapping[str, Any]]) -> None:
             "tokens": config.NumberColumn("Tokens", width=82, format="localized"),
             "recipe": config.TextColumn("Recipe", width=74),
             "policy": config.NumberColumn("Policy", width=48),
-            "stale": config.NumberColumn("Oldest", width=52, help="Versions behind, oldest step"),
+            "stale": config.NumberColumn("Staleness", width=52, help="Versions behind, oldest step"),
             "reward": config.NumberColumn("Reward", width=56, format="%.3g", help="Mean over steps"),
             "update": config.NumberColumn("Update", width=54),
             "leased": config.TextColumn("Leased", width=82),
@@ -132,7 +132,7 @@ def consumer_table(channel: str) -> None:
     """Table of consumers."""
     consumers = state.service().pool.consumption.consumers(channel=channel)
     html_table(
-        ["Consumer", "Batches", "Leased", "Consumed", "Released", "Expired", "Groups", "Steps", "Tokens", "Seen"],
+        ["Consumer", "Batches", "Leased", "Consumed", "Released", "Expired", "Groups", "Steps", "Tokens", "Last seen"],
         [
             (
                 kit.escape(one["consumer"]),

@@ -80,7 +80,7 @@ def one_histogram(view: View, name: str, title: str, rows: list[Any], parts: lis
     """One histogram; a selected range becomes a filter."""
     kit.section(title)
     if not rows:
-        st.caption("No known value among the matching steps.")
+        st.caption("No matching step has this value.")
         return
     event = kit.plot(
         stacked(rows, noun="steps", parts=parts, height=176),

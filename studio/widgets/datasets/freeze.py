@@ -18,7 +18,7 @@ from studio.widgets.plans.current_plan import counts_now, plan_counts
 from studio.widgets.plans.group_credit import group_recipe
 
 ACTIONS = {"mask": "Mask the tokens", "drop": "Drop the step"}
-UNREADABLE = {"drop": "Drop it", "keep": "Keep it"}
+UNREADABLE = {"drop": "Drop the step", "keep": "Keep the step"}
 
 
 def freeze_tab() -> None:
@@ -57,20 +57,20 @@ def freeze_form(view: View, recipe: Recipe, n_steps: int) -> None:
     with st.form("freeze", border=True):
         first, second, third = st.columns([3, 3, 4])
         name = first.text_input("Name", placeholder="sales-agents-v1")
-        parent = second.selectbox("Follows", [None, *names], format_func=lambda one: one or "nothing")
+        parent = second.selectbox("Parent version", [None, *names], format_func=lambda one: one or "none")
         note = third.text_input("Note", placeholder="purpose")
         st.html('<div class="cs-note">Redaction: text to remove. Tokens stay aligned; matches are counted.</div>')
         rules = st.multiselect(
-            "Look for", list(PATTERNS), placeholder="nothing", help=f"Secrets: {', '.join(SECRETS)}", key="freeze-rules"
+            "Redact", list(PATTERNS), placeholder="nothing", help=f"Secrets: {', '.join(SECRETS)}", key="freeze-rules"
         )
         left, middle, right = st.columns([4, 3, 3])
-        own_pattern = left.text_input("Own pattern (regex)", placeholder=r"ACME-\d+")
-        action = middle.selectbox("A step with a match", list(ACTIONS), format_func=ACTIONS.__getitem__)
+        own_pattern = left.text_input("Custom pattern (regex)", placeholder=r"ACME-\d+")
+        action = middle.selectbox("If a step has a match", list(ACTIONS), format_func=ACTIONS.__getitem__)
         unreadable = right.selectbox(
-            "A step whose text is unknown",
+            "If a step's text is unknown",
             list(UNREADABLE),
             format_func=UNREADABLE.__getitem__,
-            help="Its tokenizer is not known here",
+            help="The text is unknown when the tokenizer of the step is not available",
         )
         pressed = st.form_submit_button("Freeze", type="primary", icon=":material/ac_unit:", disabled=n_steps == 0)
     if pressed:

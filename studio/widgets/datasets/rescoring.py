@@ -27,7 +27,7 @@ def rescore_tab() -> None:
     listed = host.all()
     left, right = st.columns([3, 7], gap="medium")
     with left:
-        kit.section("Score again", "from the workspaces that rollouts have kept")
+        kit.section("Score again", "uses the workspaces that rollouts kept")
         start_form(len(listed))
     with right:
         if not listed:
@@ -51,11 +51,13 @@ def start_form(n_before: int) -> None:
         channel = st.selectbox("Channel", channels, key="rescore-channel")
         verifier = st.selectbox("Verifier", list(VERIFIERS), format_func=VERIFIERS.__getitem__)
         check = st.text_area(
-            "Check as JSON", placeholder='{"verifier": "final_answer", "answer": "42"}', help="Of “one check for all”"
+            "Check as JSON", placeholder='{"verifier": "final_answer", "answer": "42"}', help="For “one check for all”"
         )
-        repeats = st.number_input("Repeats", min_value=1, max_value=100, value=1, help="More show the variance")
-        model = st.text_input("Judge's model", help="For rubrics. Its calls are captured as auxiliary")
-        max_calls = st.number_input("Budget of the judge, calls", min_value=0, value=200)
+        repeats = st.number_input(
+            "Repeats", min_value=1, max_value=100, value=1, help="More than one shows the variance"
+        )
+        model = st.text_input("Judge model", help="For rubrics. Its calls are captured as auxiliary")
+        max_calls = st.number_input("Judge budget, calls", min_value=0, value=200)
         if st.form_submit_button("Score again", type="primary", icon=":material/rule:"):
             with kit.error_boundary():
                 state.service().rescoring.start(
@@ -83,7 +85,7 @@ def parse_check(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidInput(f"the check is not JSON: {error}", field="verifier") from None
     if not isinstance(check, dict):
-        raise InvalidInput("the check is no object", field="verifier", hint='{"verifier": "...", ...}')
+        raise InvalidInput("the check is not a JSON object", field="verifier", hint='{"verifier": "...", ...}')
     return check
 
 
@@ -116,7 +118,7 @@ def progress(about: Mapping[str, Any]) -> None:
         cost = spending.get("cost_usd")
         items.append(
             kit.Figure(
-                "Judge's calls",
+                "Judge calls",
                 kit.count(spending["n_calls"]),
                 sub=f"{kit.count(spending['n_cached'])} stored" + (f", ${cost:.4f}" if cost else ""),
             )
@@ -128,7 +130,7 @@ def progress(about: Mapping[str, Any]) -> None:
 
 def comparison(compared: Mapping[str, Any]) -> None:
     """Old and new rewards side by side."""
-    kit.section("Old and new", "nothing is written until you adopt it")
+    kit.section("Old and new rewards", "nothing changes until you adopt the result")
     kit.figures(
         [
             kit.Figure("Equal", kit.count(compared["n_equal"]), sub=f"of {kit.count(compared['n_both'])} with both"),
@@ -138,15 +140,15 @@ def comparison(compared: Mapping[str, Any]) -> None:
                 sub="of those with both",
             ),
             kit.Figure(
-                "Flips",
+                "Crossed 0.5",
                 f"+{compared['n_now_solved']} −{compared['n_no_longer_solved']}",
-                sub="now, no longer above 0.5",
+                sub="up, down",
             ),
             kit.Figure("Agreement", kit.percent(compared["agreement"]), sub=f"kappa {kit.number(compared['kappa'])}"),
             kit.Figure(
                 "Scored",
                 f"+{compared['n_newly_scored']} −{compared['n_no_longer_scored']}",
-                sub="newly, no longer",
+                sub="new, no longer",
             ),
         ],
         dense=True,
@@ -156,7 +158,7 @@ def comparison(compared: Mapping[str, Any]) -> None:
         st.caption("Without a score: " + ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in outcomes.items()))
     if compared["changes"]:
         html_table(
-            ("trajectory", "old", "new", "flips"),
+            ("Trajectory", "Old", "New", "Crossed 0.5"),
             [
                 (
                     kit.uid_html(
@@ -166,7 +168,7 @@ def comparison(compared: Mapping[str, Any]) -> None:
                     ),
                     kit.number(row["old"]),
                     kit.number(row["new"]),
-                    "flips" if row["flips"] else "",
+                    "yes" if row["flips"] else "",
                 )
                 for row in compared["changes"][:12]
             ],
@@ -186,7 +188,9 @@ def reliability(report: Mapping[str, Any]) -> None:
             kit.Figure("Mean variance", kit.number(report["mean_variance"], 4)),
             kit.Figure("Unstable", kit.count(report["n_unstable"]), sub=f"{kit.count(report['n_flipping'])} cross 0.5"),
             kit.Figure(
-                "People agree", kit.percent(human["agreement"]), sub=f"on {kit.count(human['n'])} labelled trajectories"
+                "Agreement with people",
+                kit.percent(human["agreement"]),
+                sub=f"on {kit.count(human['n'])} labelled trajectories",
             ),
         ],
         dense=True,

@@ -28,12 +28,12 @@ def rewards_tab() -> None:
             + (kit.escape(f"{adopted['name']} v{adopted['version']}") if adopted else "the newest reward")
             + "</b></div>"
         )
-        if adopted and st.button("Back to the newest reward", key="policy-none"):
+        if adopted and st.button("Use the newest reward", key="policy-none"):
             pool.rewards.adopt(channel, None, author=state.author())
             st.rerun()
         sources = pool.rewards.sources(channel=channel)
         kit.section("Reward sources", "scored trajectories of each")
-        bars([(row["source"], row["n_trajectories"]) for row in sources]) if sources else st.caption("None.")
+        bars([(row["source"], row["n_trajectories"]) for row in sources]) if sources else st.caption("No rewards yet.")
         policy = rule_editor([row["source"] for row in sources])
     with right:
         if policy is None:
@@ -73,7 +73,7 @@ def preview(policy: Mapping[str, Any], channel: str) -> None:
     """Rewards before and after, without writing anything."""
     effect = state.service().pool.rewards.preview(policy, channel=channel)
     counts = effect["counts"]
-    kit.section("What it would change", "nothing is written until you adopt it")
+    kit.section("Preview", "nothing changes until you adopt the rule")
     kit.figures(
         [
             kit.Figure(
@@ -86,10 +86,10 @@ def preview(policy: Mapping[str, Any], channel: str) -> None:
             kit.Figure("Scored", before_after(counts, "n_scored_before", "n_scored_after", kit.count)),
             kit.Figure("Mean", before_after(counts, "mean_before", "mean_after", kit.number)),
             kit.Figure(
-                "Flat groups",
+                "Groups without variance",
                 f"+{counts['n_newly_flat']} −{counts['n_no_longer_flat']}",
-                sub="newly, no longer",
-                help="Groups that become flat, or stop being flat. All rewards of a flat group are equal.",
+                sub="new, no longer",
+                help="Groups whose rewards become all equal, and groups whose rewards no longer are.",
             ),
         ],
         dense=True,
@@ -97,7 +97,7 @@ def preview(policy: Mapping[str, Any], channel: str) -> None:
     if effect["histogram"]:
         kit.plot(histogram(effect["histogram"]), key="policy-histogram", alt="Trajectory rewards before and after")
     if effect["changes"]:
-        kit.section("Greatest changes")
+        kit.section("Largest changes")
         html_table(
             ("trajectory", "group", "before", "after"),
             [
@@ -128,7 +128,7 @@ def histogram(rows: list[dict[str, Any]]) -> go.Figure:
     """Bins ``{low, high, n_before, n_after}`` as pairs of bars."""
     chart = theme.figure(height=220, showlegend=True, barmode="group")
     middles = [(row["low"] + row["high"]) / 2 for row in rows]
-    for name, key, colour in (("now", "n_before", theme.MUTED), ("then", "n_after", theme.GOOD)):
+    for name, key, colour in (("before", "n_before", theme.MUTED), ("after", "n_after", theme.GOOD)):
         chart.add_trace(go.Bar(x=middles, y=[row[key] for row in rows], name=name, marker={"color": colour}))
     return chart
 

@@ -113,10 +113,12 @@ def one_version(head: Head) -> None:
         export_section(head)
         with st.expander("View and recipe", icon=":material/tune:"):
             st.json({"view": head["view"], "recipe": head["recipe"]}, expanded=2)
-        if st.button("Check its hash", icon=":material/verified:", key="version-verify"):
+        if st.button("Verify the hash", icon=":material/verified:", key="version-verify"):
             intact = pool.versions.verify(head["name"])
             verdict = (
-                "Intact: the stored content has the hash it was frozen with." if intact else "Its content has changed."
+                "The hash is correct: the content has not changed since it was frozen."
+                if intact
+                else "The hash is wrong: the content has changed since it was frozen."
             )
             st.html(f'<div class="cs-callout {"good" if intact else "bad"}"><div class="m">{verdict}</div></div>')
 
@@ -169,7 +171,7 @@ def diff_tab() -> None:
     names = [head["name"] for head in heads]
     if len(names) < 2:
         then = ("Freeze a view", partial(state.set_query, tab="freeze"))
-        kit.empty_state("Two versions are compared", "Freeze another one first.", icon="compare", then=then)
+        kit.empty_state("Compare needs two versions", "Freeze a second version first.", icon="compare", then=then)
         return
     b = version_from_query(names, "b", version_from_query(names, "version", names[0]))
     a = version_from_query(names, "a", earlier_version(heads, b))
@@ -192,7 +194,7 @@ def diff_tab() -> None:
             kit.Figure("Added", kit.count(counts["added"]), tone="good" if counts["added"] else ""),
             kit.Figure("Removed", kit.count(counts["removed"]), tone="bad" if counts["removed"] else ""),
             kit.Figure("Changed", kit.count(counts["changed"]), tone="warn" if counts["changed"] else ""),
-            kit.Figure("The same", kit.count(counts["same"])),
+            kit.Figure("Unchanged", kit.count(counts["same"])),
         ],
         dense=True,
     )
@@ -200,7 +202,7 @@ def diff_tab() -> None:
     with left:
         step_changes(difference["changes"], counts, change)
     with right:
-        kit.section("Changed labels", "how many steps")
+        kit.section("Changed labels", "number of steps")
         bars(list(counts["by_label"].items())) if counts["by_label"] else st.caption("None.")
         recipe_differences(difference["recipe"], (a, b))
 
@@ -272,6 +274,6 @@ def recipe_differences(recipes: Sequence[Mapping[str, Any]], names: tuple[str, s
     differ = [key for key in {**one, **other} if one.get(key) != other.get(key)]
     kit.section("Recipe")
     if not differ:
-        st.caption("The same.")
+        st.caption("No difference.")
         return
     html_table(("field", *names), [(kit.escape(k), kit.escape(one.get(k)), kit.escape(other.get(k))) for k in differ])

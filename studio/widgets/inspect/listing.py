@@ -168,10 +168,12 @@ def selection_bar(view: View, level: str, info: Level, picked: set[str]) -> None
     filter_name = "prompt_uid" if level == "groups" else f"{info.pick}_uid"
     st.html(f'<div class="cs-note"><b>{len(picked):,}</b> selected</div>', width="content")
     two = len(picked) == 2
-    if level != "groups" and st.button("Compare", key="pick-compare", disabled=not two, help="Two, side by side"):
+    if level != "groups" and st.button(
+        "Compare", key="pick-compare", disabled=not two, help="Compare two rows side by side"
+    ):
         state.set_query(compare=sorted(picked), page=None)
         st.rerun()
-    if st.button("Only these", key="pick-only", help="Filter by the selection"):
+    if st.button("Keep only these", key="pick-only", help="Filter by the selection"):
         apply_view(with_filter(view, filter_name, sorted(picked)))
     if level != "groups" and st.button("Label", key="pick-label", help="In Curate"):
         params = state.view_to_query(view)

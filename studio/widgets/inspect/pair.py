@@ -39,7 +39,7 @@ def pair_page(uids: Sequence[str]) -> None:
         st.rerun()
     if len(uids) != 2:
         kit.empty_state(
-            "Two items are compared", "Select two rows of a table, or two siblings of a group.", icon="compare"
+            "Select two items", "Select two rows of a table, or two trajectories of a group.", icon="compare"
         )
         return
     steps = set(pool.steps.existing(uids))

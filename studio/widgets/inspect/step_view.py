@@ -147,7 +147,7 @@ def stage_times(step: Mapping[str, Any]) -> None:
             f"<small>{escape(since or day or 'not yet')}</small></div>"
         )
         before = moment if moment is not None else before
-    section("Life", "UTC; each with the time since the previous stage")
+    section("Timeline", "UTC; each with the time since the previous stage")
     st.html(f'<div class="cs-life">{"".join(cells)}</div>')
 
 
@@ -157,7 +157,7 @@ def _consumption(step: Mapping[str, Any]) -> None:
     batches = service.pool.consumption.of_step(step["step_uid"])
     if not batches:
         return
-    section("Consumed", "batches that contained this step")
+    section("Batches", "that contained this step")
     rows = []
     for one in batches:
         link = state.link("consume", batch=one["batch_uid"])

@@ -69,7 +69,7 @@ def comparison_picker(step: Mapping[str, Any]) -> dict[str, Any] | None:
     current = requested if requested in options else None
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="token-against"):
         chosen = st.selectbox(
-            "Mark the first difference from",
+            "Compare with",
             [None, *options],
             index=[None, *options].index(current),
             format_func=lambda uid: "Mark the first token that differs from …" if uid is None else options[uid],

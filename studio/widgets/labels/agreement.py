@@ -20,14 +20,14 @@ def reviewers_tab(view: View) -> None:
     pool = state.service().pool
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         kind = list_choice("Label", {one: one for one in KINDS}, "kind", width=150)
-        level = list_choice("Of", {one: one for one in LEVELS}, "of", default="trajectory", width=150)
+        level = list_choice("Level", {one: one for one in LEVELS}, "of", default="trajectory", width=150)
         reviewers = pool.agreement.reviewers(kind, level)
         names = [row["author"] for row in reviewers]
         a = st.selectbox("Reviewer", names, index=0 if names else None, key=f"agree-a-{kind}-{level}", width=200)
         rest = [name for name in names if name != a]
         b = st.selectbox("and", rest, index=0 if rest else None, key=f"agree-b-{kind}-{level}-{a}", width=200)
     if a is None or b is None:
-        kit.empty_state("Two reviewers are compared", f"So far {len(names)} labelled here.", icon="group")
+        kit.empty_state("Agreement needs two reviewers", f"So far {len(names)} labelled here.", icon="group")
         return
     agreement = pool.agreement.between(a, b, kind, level, view)
     kit.figures(
@@ -37,7 +37,7 @@ def reviewers_tab(view: View) -> None:
             kit.Figure(
                 "Kappa (Cohen)",
                 kit.number(agreement["kappa"]),
-                help="Agreement beyond chance: 1 is full, 0 is chance; unknown when both gave one label only",
+                help="Agreement beyond chance: 1 is perfect, 0 is chance. Unknown if both used one label only",
             ),
         ],
         dense=True,
@@ -72,7 +72,7 @@ def disagreement_list(view: View, kind: str, level: str, authors: list[str]) -> 
         "Disagreements", f"the newest {SHOWN}" if len(disagreements) == SHOWN else kit.count(len(disagreements))
     )
     if not disagreements:
-        st.caption("None.")
+        st.caption("No disagreements.")
         return
     for row in disagreements:
         uid = row["step_uid"] if level == "step" else row["trajectory_uid"]

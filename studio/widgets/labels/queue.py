@@ -71,8 +71,8 @@ def review_tab(view: View) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         level = segmented_choice("Level", LEVELS, "level")
         order = segmented_choice("Order", {name: one.label for name, one in ORDERS.items()}, "order")
-        skip = st.toggle("Skip mine", key="review-skip", value=True, help="Leave out what I have labelled already")
-        again = st.button("", icon=":material/refresh:", type="tertiary", key="review-again", help="Make a new queue")
+        skip = st.toggle("Skip my labels", key="review-skip", value=True, help="Leave out what I have labelled already")
+        again = st.button("", icon=":material/refresh:", type="tertiary", key="review-again", help="Rebuild the queue")
     st.caption(ORDERS[order].doc)
     queue = queue_for(view, level, order, skip, again)
     if not queue.uids:

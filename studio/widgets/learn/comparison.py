@@ -15,7 +15,7 @@ from studio.kit.url_choices import list_choice
 def comparison(pairs: Sequence[Mapping[str, Any]]) -> None:
     """Draw one of ``pool.learning.pairs``; the choice is in the URL."""
     if not pairs:
-        st.caption("Appears when a held-out task was attempted under two versions.")
+        st.caption("Needs a held-out task with attempts under two versions.")
         return
     # The most telling pair first: failed before, solved now.
     ordered = sorted(pairs, key=lambda pair: pair["before_reward"] - pair["after_reward"])

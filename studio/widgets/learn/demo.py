@@ -25,7 +25,7 @@ def learn_button(*, key: str, primary: bool = False, control: bool = False) -> N
         icon=":material/trending_up:",
         key=key,
         type="primary" if primary else "secondary",
-        help=f"Trains a small policy through the studio on this machine: {UPDATES} updates, some minutes.",
+        help=f"Trains a small policy on this machine through the studio: {UPDATES} updates, a few minutes.",
     ):
         try:
             with st.spinner("Starting the policy's engine…", show_time=True):

@@ -81,7 +81,7 @@ def branch_points(tree: PackedTree, nodes: TreeNodes, texts: TokenTexts) -> None
     forks = np.flatnonzero(children > 1)
     forks = forks[np.argsort(-nodes.n_owners[forks], kind="stable")][:12]
     if not len(forks):
-        st.caption("No branch: each sequence continues the one before.")
+        st.caption("No branches: each sequence continues the one before.")
         return
     st.caption("Branch points, most shared first")
     for fork in forks.tolist():
@@ -198,7 +198,7 @@ def node_panel(
         wrap_lines=True,
     )
     if length > NODE_TEXT_TOKENS:
-        st.caption(f"The first {NODE_TEXT_TOKENS:,} of {length:,} tokens; the whole text is in Inspect.")
+        st.caption(f"The first {NODE_TEXT_TOKENS:,} of {length:,} tokens; the full text is in Inspect.")
     st.html(caption_html(texts.why))
     if st.button("Filter Inspect by these steps", icon=":material/filter_alt:", width="stretch", key="node-filter"):
         state.goto("inspect", **state.view_to_query(owners_view(owners, facts)), level="steps")

@@ -14,12 +14,12 @@ NOUNS = {"steps": ("step", "steps"), "trajectories": ("trajectory", "trajectorie
 
 def show_attention(service: Service) -> None:
     """Draw the problems, the most serious first; without any, say so."""
-    kit.section("Needs attention", "each line leads to its rows")
+    kit.section("Needs attention", "click a problem to see its rows")
     problems = attention(service.pool, group_recipe(DEFAULT_CHANNEL)[0])
     if not problems:
         kit.empty_state("Nothing needs attention", "No failed calls, loops, equal rewards or unscored trajectories.")
         return
-    html_table(["Problem", "How many", "What to do"], [line(one) for one in problems], numeric=(1,))
+    html_table(["Problem", "Count", "What to do"], [line(one) for one in problems], numeric=(1,))
 
 
 def line(one: Attention) -> tuple[str, str, str]:

@@ -32,7 +32,7 @@ def show_trends(service: Service) -> None:
     rows = service.pool.stats.trends(axis=axis, by=None if by == "none" else by).to_pylist()
     if not any(row[measure] is not None for row in rows):
         why = "No trajectory has a known policy version." if axis == "policy_version" else "No trajectory has a reward."
-        kit.empty_state("Nothing to draw", why if not rows or measure in ("reward", "success_rate") else "No value.")
+        kit.empty_state("No data to plot", why if not rows or measure in ("reward", "success_rate") else "No value.")
         return
     event = kit.plot(
         trend(rows, measure, axis),

@@ -55,12 +55,34 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None =
     options = recipe.options if edited["algorithm"] == recipe.algorithm else {}
     with st.expander(f"{estimator.title} options") if estimator.options else nullcontext():
         edited["options"] = _options(estimator.options, options)
-    edited |= _data_source(recipe)
     known = list(dict.fromkeys([recipe.channel, *channels]))
     edited["channel"] = st.selectbox("Channel", known, index=known.index(recipe.channel), help=_doc("channel"))
     left, right = st.columns(2)
-    edited["n_rollouts"] = _integer_input(left, "Rollouts", "n_rollouts", recipe.n_rollouts, "all")
-    edited["batch_size"] = _integer_input(right, "Groups", "batch_size", recipe.batch_size, "all")
+    edited["n_rollouts"] = _integer_input(left, "Rollouts per group", "n_rollouts", recipe.n_rollouts, "all")
+    edited["batch_size"] = _integer_input(right, "Batch size (groups)", "batch_size", recipe.batch_size, "all")
+    with st.expander(f"More settings{_changed_text(recipe)}", key="recipe-more"):
+        edited |= _more(recipe)
+    wanted = parse_recipe(edited)
+    if wanted.to_json() != recipe.to_json():
+        state.set_query(**{PARAM: recipe_to_query(wanted, base)})
+        st.rerun()
+
+
+SHOWN = frozenset({"algorithm", "options", "channel", "n_rollouts", "batch_size"})
+"""Fields that stand above the others."""
+
+
+def _changed_text(recipe: Recipe) -> str:
+    """How many of the other fields differ from their defaults: `` · 2 changed``, or nothing."""
+    default = Recipe(algorithm=recipe.algorithm).to_json()
+    n = sum(value != default.get(name) for name, value in recipe.to_json().items() if name not in SHOWN)
+    return f" · {n} changed" if n else ""
+
+
+def _more(recipe: Recipe) -> dict[str, Any]:
+    """The fields that most recipes leave at their defaults."""
+    edited: dict[str, Any] = dict(_data_source(recipe))
+    left, right = st.columns(2)
     edited["max_staleness"] = _integer_input(
         left, "Max staleness", "max_staleness", recipe.max_staleness, "any", least=0
     )
@@ -68,7 +90,7 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None =
         right, "Current policy version", "policy_version", recipe.policy_version, "newest", least=0
     )
     edited["token_budget"] = int(
-        st.number_input("Token budget of a row", 1, value=recipe.token_budget, step=1024, help=_doc("token_budget"))
+        st.number_input("Tokens per packed row", 1, value=recipe.token_budget, step=1024, help=_doc("token_budget"))
     )
     edited["n_ranks"] = int(st.number_input("Ranks", 1, 65536, recipe.n_ranks, help=_doc("n_ranks")))
     sources = list(recipe.token_sources or ())
@@ -76,18 +98,13 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None =
         "Token sources",
         [str(source) for source in TokenSource],
         default=[str(source) for source in sources],
-        placeholder="as the algorithm needs",
+        placeholder="set by the algorithm",
         help=_doc("token_sources"),
     )
     edited["token_sources"] = chosen or None
     for name, label in TOGGLES.items():
         edited[name] = st.toggle(label, getattr(recipe, name), help=_doc(name))
-    with st.expander("Order and limits"):
-        edited |= _order_and_limits(recipe)
-    wanted = parse_recipe(edited)
-    if wanted.to_json() != recipe.to_json():
-        state.set_query(**{PARAM: recipe_to_query(wanted, base)})
-        st.rerun()
+    return edited | _order_and_limits(recipe)
 
 
 def missing_by_algorithm(recipe: Recipe) -> dict[str, str]:
@@ -111,7 +128,7 @@ def _data_source(recipe: Recipe) -> dict[str, str | None]:
     pool = state.service().pool
     versions = list(dict.fromkeys([recipe.dataset, *(head["name"] for head in pool.versions.all())]))
     views = list(dict.fromkeys([recipe.view, *(row["name"] for row in pool.views.all())]))
-    titles: dict[tuple[str, str] | None, str] = {None: "The pool as it is now"}
+    titles: dict[tuple[str, str] | None, str] = {None: "Current pool"}
     titles |= {("dataset", name): f"Version {name}" for name in versions if name is not None}
     titles |= {("view", name): f"Saved view {name}" for name in views if name is not None}
     current = next((one for one in titles if one in (("dataset", recipe.dataset), ("view", recipe.view))), None)
@@ -121,14 +138,14 @@ def _data_source(recipe: Recipe) -> dict[str, str | None]:
         options,
         index=options.index(current),
         format_func=titles.__getitem__,
-        help="A version is trained on as it was frozen: later labels and filters do not change it.",
+        help="A version keeps the labels it was frozen with; later labels and filters do not change it.",
     )
     kind, name = chosen or ("", None)
     return {"dataset": name if kind == "dataset" else None, "view": name if kind == "view" else None}
 
 
 def _order_and_limits(recipe: Recipe) -> dict[str, Any]:
-    """The fields that most recipes leave at their defaults."""
+    """Which groups come first, and limits of steps and trajectories."""
     edited: dict[str, Any] = {}
     for name, label in (("order", "Group order"), ("balance", "If a group has extra rollouts")):
         choices = list(get_args(Recipe.model_fields[name].annotation))
@@ -146,14 +163,14 @@ def _order_and_limits(recipe: Recipe) -> dict[str, Any]:
         )
     left, right = st.columns(2)
     edited["min_rollouts"] = _integer_input(left, "Minimum rollouts", "min_rollouts", recipe.min_rollouts, "all")
-    edited["max_uses"] = _integer_input(right, "Maximum uses", "max_uses", recipe.max_uses, "any number")
+    edited["max_uses"] = _integer_input(right, "Maximum uses", "max_uses", recipe.max_uses, "any")
     edited["max_prompt_tokens"] = _integer_input(
-        left, "Longest prompt", "max_prompt_tokens", recipe.max_prompt_tokens, "any"
+        left, "Max prompt tokens", "max_prompt_tokens", recipe.max_prompt_tokens, "any"
     )
     edited["max_response_tokens"] = _integer_input(
-        right, "Longest response", "max_response_tokens", recipe.max_response_tokens, "any"
+        right, "Max response tokens", "max_response_tokens", recipe.max_response_tokens, "any"
     )
-    edited["max_leaves"] = _integer_input(left, "Most ends of a trajectory", "max_leaves", recipe.max_leaves, "any")
+    edited["max_leaves"] = _integer_input(left, "Max branches per trajectory", "max_leaves", recipe.max_leaves, "any")
     for name, text in BRANCHES.items():
         edited[name] = right.toggle(text, getattr(recipe, name), help=_doc(name))
     edited["temperature"] = left.number_input(
@@ -176,7 +193,7 @@ def _order_and_limits(recipe: Recipe) -> dict[str, Any]:
         list(dict.fromkeys([*listed, *REWARD_SOURCES])),
         default=listed,
         accept_new_options=True,
-        placeholder="the newest",
+        placeholder="newest reward",
         help=_doc("rewards"),
     )
     edited["rewards"] = sources or named or None
@@ -186,7 +203,7 @@ def _order_and_limits(recipe: Recipe) -> dict[str, Any]:
         "Critic",
         known,
         index=known.index(recipe.value_model),
-        format_func=lambda name: name or "values that producers sent",
+        format_func=lambda name: name or "values sent by producers",
         help=_doc("value_model"),
     )
     return edited

@@ -20,10 +20,10 @@ def show_keys(service: Service) -> None:
     rows = list(reversed(service.pool.journal.sessions()))
     n_valid = sum(is_valid(row, service.clock()) for row in rows)
     kit.section(
-        "Session keys", f"{kit.counted(n_valid, 'key')} in force. A key's secret is shown only when it is made."
+        "Session keys", f"{kit.counted(n_valid, 'key')} in force. A key is shown in full only when it is created."
     )
     if not rows:
-        st.html(kit.caption_html("No key was made yet. Overview makes one when you connect an agent."))
+        st.html(kit.caption_html("No key yet. Overview creates one when you connect an agent."))
         return
     shown = rows[:SHOWN]
     config = st.column_config
@@ -42,14 +42,16 @@ def show_keys(service: Service) -> None:
             "agent": config.TextColumn("Agent", width=110),
             "trajectory": config.TextColumn("Trajectory", width=170),
             "channel": config.TextColumn("Channel", width=70),
-            "made": config.DatetimeColumn("Made", width=130, format="MMM D, HH:mm:ss"),
+            "made": config.DatetimeColumn("Created", width=130, format="MMM D, HH:mm:ss"),
         },
     )["selection"]["rows"]
     valid = [shown[place] for place in chosen if place < len(shown) and is_valid(shown[place], service.clock())]
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button(f"Revoke {kit.counted(len(valid), 'key')}", icon=":material/key_off:", disabled=not valid):
             revoke(service, [key_id(row["key_sha256"]) for row in valid])
-        st.caption("Calls with a revoked key are answered with 401. This can't be undone; make a new key instead.")
+        st.caption(
+            "Calls with a revoked key are answered with 401. This can't be undone. Create a new key on Overview."
+        )
 
 
 def revoke(service: Service, names: list[str]) -> None:
@@ -82,7 +84,7 @@ def is_valid(row: dict[str, Any], now: float) -> bool:
 
 def reviewer_name() -> None:
     """The name under which labels of this browser are stored."""
-    kit.section("Your name", "author of the labels that you set in this browser")
+    kit.section("Your name", "stored as the author of labels set in this browser")
     name = st.text_input("Reviewer name", state.author(), max_chars=80, label_visibility="collapsed")
     if name.strip() and name.strip() != state.author():
         state.set_author(name.strip())

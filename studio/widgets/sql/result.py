@@ -31,7 +31,9 @@ def as_chart(table: pa.Table) -> None:
     names = table.column_names
     numeric = [n for n in names if is_number(table.schema.field(n).type)]
     if not numeric or len(names) < 2 or len(table) == 0:
-        kit.empty_state("Nothing to draw", "A chart needs rows, a numeric column and another column.", icon="bar_chart")
+        kit.empty_state(
+            "No chart for this result", "A chart needs rows, a numeric column and a second column.", icon="bar_chart"
+        )
         return
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         first = next((n for n in names if n not in numeric), names[0])
@@ -76,7 +78,7 @@ def as_view(table: pa.Table) -> None:
     if key is None:
         kit.empty_state(
             "The result has no uids",
-            f"Select one of {', '.join(KEYS)}; its values then make a view.",
+            f"Select one of {', '.join(KEYS)}; then the rows can be made a view.",
             icon="bookmark",
         )
         return

@@ -240,7 +240,7 @@ def card(
 def _answered(call: Mapping[str, Any] | None, uid: str, parts: list[dict[str, Any]], message: Message) -> Entry:
     entry = dict(call) if call else {"id": uid, "name": message.get("name"), "arguments": "", "problem": None}
     if call is None:
-        entry["problem"] = "its call is not in this context"
+        entry["problem"] = "the call is not in this context"
     return {**entry, "result": {"parts": parts}}
 
 

@@ -37,10 +37,10 @@ TABS = {
     "compare": "Estimators",
     "whatif": "What if",
     "export": "Export",
-    "json": "Plan as JSON",
+    "json": "JSON",
 }
+# What stands beside the plan; without it, the plan has the full width.
 SIDES = {"recipe": "Recipe", "view": "View", "hidden": "Hide"}
-"""What stands beside the plan; without it, the plan has the full width."""
 GROUP_ROWS = 200
 TRAJECTORY_ROWS = 2000
 JSON_GROUPS = 20
@@ -142,12 +142,12 @@ def chosen_tab(plan: Plan) -> None:
             selection_mode="single-cell",
             key=f"groups-{plan.hash[:12]}-{first}",
             column_config={
-                "prompt_uid": config.TextColumn("Prompt group", width=124),
-                "trajectories": config.NumberColumn("Traj.", width=42, help="Trajectories"),
-                "steps": config.NumberColumn("Steps", width=50),
-                "tokens": config.NumberColumn("Tokens", width=80, format="localized"),
+                "prompt_uid": config.TextColumn("Prompt group", width=118),
+                "trajectories": config.NumberColumn("Traj.", width=40, help="Trajectories"),
+                "steps": config.NumberColumn("Steps", width=46),
+                "tokens": config.NumberColumn("Tokens", width=62, format="localized"),
                 "reward": config.NumberColumn("Mean", width=52, format="%.3g"),
-                "rewards": config.BarChartColumn("Rewards", width=70),
+                "rewards": config.BarChartColumn("Rewards", width=64),
             },
         )
         if plan.n_groups > GROUP_ROWS:
@@ -187,9 +187,9 @@ def chosen_tab(plan: Plan) -> None:
             selection_mode="single-cell",
             key=f"trajectories-{plan.hash[:12]}-{first}-{only}",
             column_config={
-                "trajectory_uid": config.TextColumn("Trajectory", width=124),
-                "steps": config.NumberColumn("Steps", width=50),
-                "tokens": config.NumberColumn("Tokens", width=66, format="localized"),
+                "trajectory_uid": config.TextColumn("Trajectory", width=116),
+                "steps": config.NumberColumn("Steps", width=46),
+                "tokens": config.NumberColumn("Tokens", width=58, format="localized"),
                 "loss": config.NumberColumn("In loss", width=56, format="localized"),
                 "reward": config.NumberColumn("Reward", width=56, format="%.3g"),
                 "advantage": config.NumberColumn("Advantage", width=74, format="%+.3f"),

@@ -180,16 +180,19 @@ def step_bar(chosen: str, uids: list[str]) -> str:
         last = place + 1 == len(uids)
         before, after = uids[max(place - 1, 0)], uids[min(place + 1, len(uids) - 1)]
         up, down = ":material/keyboard_arrow_up:", ":material/keyboard_arrow_down:"
-        st.button(
-            "Previous step",
-            icon=up,
-            key="previous",
-            shortcut="K",
-            disabled=place == 0,
-            on_click=open_step,
-            args=(before,),
-        )
-        st.button("Next step", icon=down, key="next", shortcut="J", disabled=last, on_click=open_step, args=(after,))
+        with st.container(horizontal=True, gap="xsmall", width="content"):
+            st.button(
+                "Previous step",
+                icon=up,
+                key="previous",
+                shortcut="K",
+                disabled=place == 0,
+                on_click=open_step,
+                args=(before,),
+            )
+            st.button(
+                "Next step", icon=down, key="next", shortcut="J", disabled=last, on_click=open_step, args=(after,)
+            )
     return tab
 
 

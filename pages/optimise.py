@@ -87,7 +87,7 @@ def budget_slider(recipe: Recipe) -> None:
     """A slider for the token budget of a packed row. A change plans again."""
     options = sorted({*BUDGETS, recipe.token_budget})
     chosen = st.select_slider(
-        "Tokens per packed row", options, recipe.token_budget, format_func=lambda n: f"{n:,}", width=250
+        "Tokens per packed row", options, recipe.token_budget, format_func=lambda n: f"{n:,}", width=180
     )
     if chosen != recipe.token_budget:
         replan(recipe, token_budget=chosen)
@@ -128,7 +128,7 @@ def picker(plan: Plan) -> str:
         options,
         index=options.index(current),
         format_func=title,
-        width=290,
+        width=240,
         label_visibility="collapsed",
         accept_new_options=cut,
         help=f"Lists the first {LISTED} groups and rows. For others, type the group's id, or row and its number."

@@ -90,7 +90,7 @@ PAGES: dict[str, PageInfo] = {
             "Datasets",
             ":material/inventory:",
             "Refine",
-            "Immutable versions of selected steps: freeze, compare, export. Reward policies.",
+            "Immutable versions of selected steps, and reward policies.",
         ),
         PageInfo(
             "sql",

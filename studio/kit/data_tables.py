@@ -37,9 +37,9 @@ def trajectory_table() -> TableSpec:
          "policy", "started_at", "tags", "prompt_uid", "model", "channel", "outcome", "correct",
          "difficulty", "trainable", "source", "ended_at", "n_notes"),
         {
-            "trajectory_uid": c.TextColumn("Trajectory", width=164),
+            "trajectory_uid": c.TextColumn("Trajectory", width=154),
             "prompt_uid": c.TextColumn("Prompt group", width=120),
-            "prompt_preview": c.TextColumn("Task", width=232),
+            "prompt_preview": c.TextColumn("Task", width=212),
             "agent": c.TextColumn("Agent", width=92),
             "model": c.TextColumn("Model", width=90),
             "channel": c.TextColumn("Channel", width=70),
@@ -165,6 +165,9 @@ def fitted(frame: Any) -> Any:
         for name, n in UID_CHARS.items()
         if name in frame
     }
+    for name in ("prompt_preview", "preview"):
+        if name in frame:
+            shown[name] = [cut_text(text) if isinstance(text, str) else None for text in frame[name]]
     if "findings" in frame:
         shown["findings"] = [first_and_more(names) for names in frame["findings"]]
     return frame.assign(**shown)
@@ -195,6 +198,19 @@ def with_reward_bars(config: Mapping[str, Any], frame: Any) -> dict[str, Any]:
             color="auto",
         )
     return changed
+
+
+PREVIEW_CHARS = 34
+"""Characters that fit a column of previews."""
+
+
+def cut_text(text: str) -> str:
+    """A text that fits a column of previews, with an ellipsis where it was cut.
+
+    >>> cut_text("short"), len(cut_text("x" * 100))
+    ('short', 34)
+    """
+    return text if len(text) <= PREVIEW_CHARS else f"{text[: PREVIEW_CHARS - 1].rstrip()}…"
 
 
 def first_and_more(names: Sequence[str] | None) -> str | None:

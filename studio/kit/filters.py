@@ -275,7 +275,7 @@ def _where(view: View, key: str, of_trajectories: bool) -> None:
         "WHERE",
         value=view.where,
         key=f"{key}-where-{view_hash(View(where=view.where))}",
-        placeholder=f"WHERE {'reward' if of_trajectories else 'trajectory_reward'} < 0.5",
+        placeholder=f"WHERE {'reward < 0.5' if of_trajectories else 'latency_s > 5'}",
         label_visibility="collapsed",
         icon=":material/code:",
         help=WHERE_HELP,

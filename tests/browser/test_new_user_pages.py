@@ -49,7 +49,7 @@ PATHS = (
     "sql",
     "optimise",
     "batch",
-    "batch?tab=export&format=trl_dpo",
+    "batch?tab=export&format=trl_dpo&recipe=%7B%22algorithm%22%3A%22dpo%22%7D",
     "consume",
     "consume?tab=metrics",
     "learn",

@@ -104,7 +104,7 @@ def show_plan(view: View, recipe: Recipe) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         tab = segmented_choice("Tab", TABS, "tab")
         st.space("stretch")
-        st.caption(f"`{plan.uid}`" + ("" if plan.policy_version is None else f" · policy {plan.policy_version}"))
+        st.caption(f"`{plan.uid[:13]}`" + ("" if plan.policy_version is None else f" · policy {plan.policy_version}"))
         if st.button("Packing", icon=":material/account_tree:", help="Trees, rows and mask of this plan"):
             state.goto("optimise", **link_params(view, recipe))
     DRAW[tab](plan)
@@ -119,7 +119,7 @@ def chosen_tab(plan: Plan) -> None:
     shown_groups = plan.first_groups(first, GROUP_ROWS)
     groups = [
         {
-            "prompt_uid": kit.short_uid(group.prompt_uid, 15),
+            "prompt_uid": kit.short_uid(group.prompt_uid, 14),
             "trajectories": len(group.trajectories),
             "steps": sum(len(one.step_uids) for one in group.trajectories),
             "tokens": sum(one.n_tokens for one in group.trajectories),
@@ -142,12 +142,12 @@ def chosen_tab(plan: Plan) -> None:
             selection_mode="single-cell",
             key=f"groups-{plan.hash[:12]}-{first}",
             column_config={
-                "prompt_uid": config.TextColumn("Prompt group", width=118),
-                "trajectories": config.NumberColumn("Traj.", width=40, help="Trajectories"),
+                "prompt_uid": config.TextColumn("Prompt group", width=114),
+                "trajectories": config.NumberColumn("Traj.", width=38, help="Trajectories"),
                 "steps": config.NumberColumn("Steps", width=46),
-                "tokens": config.NumberColumn("Tokens", width=62, format="localized"),
-                "reward": config.NumberColumn("Mean", width=52, format="%.3g"),
-                "rewards": config.BarChartColumn("Rewards", width=64),
+                "tokens": config.NumberColumn("Tokens", width=54, format="compact"),
+                "reward": config.NumberColumn("Mean", width=48, format="%.3g"),
+                "rewards": config.BarChartColumn("Rewards", width=60),
             },
         )
         if plan.n_groups > GROUP_ROWS:
@@ -169,7 +169,7 @@ def chosen_tab(plan: Plan) -> None:
         opened = st.dataframe(
             [
                 {
-                    "trajectory_uid": kit.short_uid(one.trajectory_uid, 14),
+                    "trajectory_uid": kit.short_uid(one.trajectory_uid, 13),
                     "steps": len(one.step_uids),
                     "tokens": one.n_tokens,
                     "loss": one.n_response_tokens,
@@ -187,11 +187,11 @@ def chosen_tab(plan: Plan) -> None:
             selection_mode="single-cell",
             key=f"trajectories-{plan.hash[:12]}-{first}-{only}",
             column_config={
-                "trajectory_uid": config.TextColumn("Trajectory", width=116),
+                "trajectory_uid": config.TextColumn("Trajectory", width=112),
                 "steps": config.NumberColumn("Steps", width=46),
-                "tokens": config.NumberColumn("Tokens", width=58, format="localized"),
-                "loss": config.NumberColumn("In loss", width=56, format="localized"),
-                "reward": config.NumberColumn("Reward", width=56, format="%.3g"),
+                "tokens": config.NumberColumn("Tokens", width=56, format="localized"),
+                "loss": config.NumberColumn("In loss", width=52, format="localized"),
+                "reward": config.NumberColumn("Reward", width=54, format="%.3g"),
                 "advantage": config.NumberColumn("Advantage", width=74, format="%+.3f"),
                 "policy": config.NumberColumn("Policy", width=50),
             },

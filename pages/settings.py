@@ -107,7 +107,7 @@ def folder(service: Service) -> None:
     rows = [
         (
             kit.escape(part.name),
-            f'<span class="q" style="white-space:nowrap">{kit.escape(part.path.name)}</span>',
+            f'<span class="q">{kit.escape(part.path.name)}</span>',
             kit.count(part.n_files),
             kit.bytes_text(part.n_bytes),
         )

@@ -33,7 +33,7 @@ def trajectory_table() -> TableSpec:
     c = st.column_config
     return TableSpec(
         "trajectory_uid",
-        ("prompt_preview", "trajectory_uid", "agent", "n_steps", "tokens", "reward", "quality", "findings", "complete",
+        ("prompt_preview", "trajectory_uid", "agent", "n_steps", "tokens", "reward", "findings", "quality", "complete",
          "policy", "started_at", "tags", "prompt_uid", "model", "channel", "outcome", "correct",
          "difficulty", "trainable", "source", "ended_at", "n_notes"),
         {
@@ -55,7 +55,7 @@ def trajectory_table() -> TableSpec:
             "started_at": c.DatetimeColumn("Started", width=128, format="MMM D, HH:mm:ss"),
             "tags": c.ListColumn("Tags", width=90),
             "outcome": c.TextColumn("Outcome", width=80),
-            "findings": c.TextColumn("Findings", width=150, help="Findings of automatic checks"),
+            "findings": c.TextColumn("Findings", width=122, help="Findings of automatic checks"),
             "correct": c.CheckboxColumn("Correct", width=66, help="Label set by people; empty is unlabelled"),
             "difficulty": c.NumberColumn("Difficulty", width=70, format="%.2f", help="1 - the group's success rate"),
             "trainable": c.CheckboxColumn("Trainable", width=70),

@@ -28,9 +28,8 @@ def range_sliders(view: View, key: str, set_range: SetRange) -> None:
 
     ``set_range`` is called with the name and the chosen ``[low, high]``, where None is no bound, or None for no filter.
     """
-    n_on = sum(name in view.filters for name in SLIDERS)
-    label = "Ranges" + (f" · {n_on}" if n_on else "")
-    opened = st.expander(label, icon=":material/bar_chart:", key=f"{key}-ranges", on_change="rerun")
+    # Another label would be another expander, and closed.
+    opened = st.expander("Ranges", icon=":material/bar_chart:", key=f"{key}-ranges", on_change="rerun")
     if not opened.open:
         return
     with opened:

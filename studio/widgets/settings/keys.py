@@ -37,10 +37,10 @@ def show_keys(service: Service) -> None:
         # Positions are remembered by the key, so another list has another key.
         key=f"keys-{len(rows)}-{n_valid}",
         column_config={
-            "key": config.TextColumn("Key", width=120),
+            "key": config.TextColumn("Key", width=138),
             "state": config.TextColumn("State", width=80),
             "agent": config.TextColumn("Agent", width=110),
-            "trajectory": config.TextColumn("Trajectory", width=170),
+            "trajectory": config.TextColumn("Trajectory", width=160),
             "channel": config.TextColumn("Channel", width=70),
             "made": config.DatetimeColumn("Created", width=130, format="MMM D, HH:mm:ss"),
         },

@@ -18,8 +18,6 @@ MOST_SEQUENCES = 64
 STARTUP_S = 300.0
 """Longest start of the engine, seconds: on a busy machine the import of torch alone takes a minute."""
 
-"""Registers an engine with all gateways: name, base URL, globs of model names."""
-
 
 class LearnHost:
     """The learning demo of a service. Engine and run are processes of their own.

@@ -23,7 +23,7 @@ from core.scrub import split_login
 
 IMPLICIT_PROVIDER = "litellm"
 AddEngine = Callable[[str, str, list[str]], None]
-"""Registers an engine: its name, base URL and model patterns."""
+"""Registers an engine with all gateways: its name, base URL and globs of model names."""
 
 
 class EngineSet:

@@ -176,6 +176,68 @@ def ingest_rows() -> Iterator[Row]:
     )
 
 
+def loop_rows() -> Iterator[Row]:
+    """Completions, and an update of the learning demo."""
+    results = load("completions")
+    run, cases = results["run"], results["cases"]
+    base = cases["without"]["seconds"]
+    for name in ("one by one", "all at once"):
+        yield (
+            f"{run['trajectories']} × {run['calls']} calls and their completions, {name} "
+            f"(load {results['machine']['load_before']:.0f} on {results['machine']['cpus']} cores)",
+            f"{cases[name]['seconds']:.2f} s, {cases[name]['times']:.2f} × the time without completions",
+            f"without: {base:.2f} s",
+        )
+    update = load("update")
+    used = update["processor_s"]
+    yield (
+        f"one update of the learning demo (load {update['load_at_start']:.0f} on {update['machine']['n_cores']} cores)",
+        f"{update['seconds_median']:.1f} s, {update['processor_s_all']:.1f} s of processor, studio "
+        f"{update['studio_share']:.0%}",
+        ", ".join(f"{name} {used[name]:.1f} s" for name in ("engine", "agents", "trainer")),
+    )
+
+
+def rollout_rows() -> Iterator[Row]:
+    """Attempts in sandboxes beside a loop without sandbox and studio, and the start of a sandbox."""
+    results = load("rollouts")
+    for name in (name for name, one in results.items() if name.startswith("engine ")):
+        bare, ours = results[name]["bare_loop"], results[name]["rollouts"]
+        yield (
+            f"rollouts of the demo agent, 8 at a time, isolation {results['isolation']}, {name}",
+            f"{ours['attempts_per_minute']:.0f} attempts a minute",
+            f"bare loop without sandbox and studio {bare['attempts_per_minute']:.0f} "
+            f"(overhead {results[name]['overhead']:.0%})",
+        )
+    at_once = results["64 at once"]
+    yield (
+        "rollouts of the demo agent, 64 at once, engine takes 1 s",
+        f"{at_once['attempts_per_minute']:.0f} attempts a minute",
+        "",
+    )
+    sandboxes = load("sandbox")
+    plain = sandboxes["plain_process"]["wall_ms_median"]
+    for level, one in sandboxes["levels"].items():
+        yield (
+            f"start and end of a process in a sandbox, level {level} ({one['layer']})",
+            f"{one['run']['wall_ms_median']:.0f} ms; making and removing the sandbox "
+            f"{one['make_and_remove']['wall_ms_median']:.0f} ms",
+            f"a plain process {plain:.0f} ms",
+        )
+
+
+def start_rows() -> Iterator[Row]:
+    """From the command to the first page."""
+    results = load("start")
+    median, machine = results["median"], results["machine"]
+    yield (
+        f"start with an empty pool, installed and warm (load {machine['load_before']:.0f} on {machine['cpus']} cores)",
+        f"first page after {median['first_page_s']:.1f} s, {median['cpu_s']:.1f} s of processor",
+        f"imports alone {results['imports']['all_ms'] / 1e3:.1f} s; "
+        f"installed {results['installed_mb']['all'] / 1e3:.1f} GB",
+    )
+
+
 def table() -> str:
     """The markdown between the page's marks."""
     rows = [
@@ -187,6 +249,9 @@ def table() -> str:
         *step_rows(),
         *pool_rows(),
         *ingest_rows(),
+        *loop_rows(),
+        *rollout_rows(),
+        *start_rows(),
     ]
     lines = ["| what | measured | beside it, in the same run |", "|---|---|---|"]
     return "\n".join(lines + [f"| {what} | {ours} | {peers} |" for what, ours, peers in rows]) + "\n"

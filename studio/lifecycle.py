@@ -143,6 +143,6 @@ def count_refusal(reason: str) -> None:
 
 
 def import_heavy() -> None:
-    """Import what the first page needs, so that the first visitor does not wait for it."""
+    """Import what most pages need, so that a visitor who comes later does not wait for it."""
     for name in ("pandas", "plotly.graph_objects", "pyarrow", "studio.charts.theme"):
         importlib.import_module(name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +25,10 @@ from studio import lifecycle
 from studio.access import AccessMiddleware
 
 
+SETTLE_S = 4.0
+"""After the service has opened, the processor is left to the first visitor's page for so long."""
+
+
 @asynccontextmanager
 async def lifespan(_: st.App) -> AsyncIterator[None]:
     """Open the service, hand over to Streamlit, close the service in order."""
@@ -31,19 +36,22 @@ async def lifespan(_: st.App) -> AsyncIterator[None]:
     escape_all_handlers()
     # Before the first request: they say which hosts and which key the pages accept.
     lifecycle.read_settings()
-    opening = asyncio.create_task(asyncio.to_thread(_open))
+    closing = threading.Event()
+    opening = asyncio.create_task(asyncio.to_thread(_open, closing))
     try:
         yield
     finally:
+        closing.set()
         await opening
         await asyncio.to_thread(lifecycle.close_service)
 
 
-def _open() -> None:
+def _open(closing: threading.Event) -> None:
     lifecycle.open_service()
-    lifecycle.import_heavy()
-    gc.collect()
-    freeze_objects()
+    if not closing.wait(SETTLE_S):
+        lifecycle.import_heavy()
+        gc.collect()
+        freeze_objects()
 
 
 app = st.App(Path(__file__).parent / "main.py", lifespan=lifespan, middleware=[Middleware(AccessMiddleware)])

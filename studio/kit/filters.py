@@ -250,7 +250,7 @@ def saved_views(view: View) -> None:
                     views.delete(row["name"])
                     st.rerun()
         with st.form("save-view", border=False, clear_on_submit=True):
-            name = st.text_input("Name")
+            name = st.text_input("View name")
             if st.form_submit_button("Save this view", width="stretch") and name.strip():
                 views.save(name.strip(), view)
                 st.rerun()

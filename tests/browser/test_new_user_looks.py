@@ -48,7 +48,7 @@ def test_a_slider_below_a_histogram_filters_the_list(demo, visit):
 def test_a_view_is_saved_on_inspect_and_opened_on_freeze(visit):
     page = visit("inspect?agent=demo-agent")
     page.get_by_role("button", name="Saved views").click()
-    page.get_by_role("textbox", name="Name").fill("of-the-demo-agent")
+    page.get_by_role("textbox", name="View name").fill("of-the-demo-agent")
     page.get_by_role("button", name="Save this view").click()
     expect(page.get_by_role("button", name="of-the-demo-agent")).to_be_visible()
     page = visit("datasets?tab=freeze")

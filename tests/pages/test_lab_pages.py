@@ -307,7 +307,7 @@ def test_an_unknown_trajectory_says_so_and_leads_back(filled, open_page):
         ("batch", {"tab": "whatif"}, "field", "Field", "n_rollouts"),
         ("batch", {"tab": "whatif"}, "counted", "Counted", "n_tokens"),
         ("batch", {"tab": "compare"}, "credit_of", "Trajectory", "traj-1-2"),
-        ("curate", {"tab": "reviewers"}, "of", "Of", "step"),
+        ("curate", {"tab": "reviewers"}, "of", "Level", "step"),
     ],
 )
 def test_what_a_list_says_stands_in_the_url(filled, open_page, key, params, name, label, value):

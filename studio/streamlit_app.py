@@ -24,7 +24,6 @@ from core.logs import escape_all_handlers, set_up
 from studio import lifecycle
 from studio.access import AccessMiddleware
 
-
 SETTLE_S = 4.0
 """After the service has opened, the processor is left to the first visitor's page for so long."""
 

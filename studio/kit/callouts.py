@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -81,10 +82,12 @@ def empty_state(
     ``actions`` draws more buttons below; its argument is a prefix for their keys. ``then`` is the label of a button and
     the callback that runs before the page is drawn again.
     """
-    with st.container(border=True, key=f"empty-{icon}", horizontal_alignment="center", gap="small"):
+    # Several can stand on one page.
+    name = re.sub(r"\W+", "-", title.lower())
+    with st.container(border=True, key=f"empty-{name}", horizontal_alignment="center", gap="small"):
         st.markdown(f":material/{icon}:", text_alignment="center")
         st.html(f'<div class="cs-empty"><div class="t">{escape(title)}</div><div>{escape(text)}</div></div>')
         if then is not None:
-            st.button(then[0], key=f"then-{icon}", on_click=then[1])
+            st.button(then[0], key=f"then-{name}", on_click=then[1])
         if actions is not None:
-            actions(f"empty-{icon}")
+            actions(f"empty-{name}")

@@ -82,6 +82,7 @@ class Writes:
     def __init__(self, folder: Folder, disk: Path, kept: Path) -> None:
         self.folder, self.disk, self.kept = folder, disk, kept
         self.k = 0
+        # Content that can't be compressed does not fit the rest of a block that is already on the disk.
         self.kinds: dict[str, Callable[[], object]] = {
             "label": lambda: folder.label("tag", f"t{self.k}", trajectory_uid="a1"),
             "reward": lambda: folder.label("reward", float(self.k), trajectory_uid="a1"),
@@ -92,9 +93,9 @@ class Writes:
                 folder.pool, f"v{self.k}", View({"prompt_uid": "a"}), parse_recipe(SFT), author="a"
             ),
             "recipe": lambda: folder.pool.recipes.save(f"r{self.k}" + os.urandom(4000).hex(), SFT),
-            "view": lambda: folder.pool.views.save(f"v{self.k}", View({"prompt_uid": "a" * 3000})),
+            "view": lambda: folder.pool.views.save(f"v{self.k}", View({"prompt_uid": os.urandom(4000).hex()})),
             "values": lambda: folder.pool.values.store(
-                f"m{self.k}", pa.table({"step_uid": ["a1.0"], "value": [float(self.k)]})
+                f"m{self.k}" + os.urandom(4000).hex(), pa.table({"step_uid": ["a1.0"], "value": [float(self.k)]})
             ),
             "session key": lambda: self.record(
                 session_record(at=folder.now, key_sha256=f"{self.k:064d}", trajectory_uid="a1", channel="train")

@@ -89,7 +89,7 @@ def head(pack: Pack, task: PackTask, tried: Sequence[Tried]) -> None:
             kit.Figure("Tokens", kit.compact(sum(tokens)) if tokens else kit.DASH, sub="prompts and answers"),
             kit.Figure("Cost", kit.DASH if cost is None else f"${cost:.4f}", sub="by the report's prices"),
             kit.Figure("Input files", kit.count(len(task.input_files)), sub=kit.bytes_text(task.n_input_bytes)),
-            kit.Figure("Version", pack.version, sub=f"task {task.content_hash[:12]}"),
+            kit.Figure("Version", pack.version[:8], sub=f"task {task.content_hash[:12]}"),
         ],
         dense=True,
     )

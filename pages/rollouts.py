@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from core.errors import StudioError
 from core.rollouts import Attempt, Run
 from studio import kit, state
 from studio.frame.header import page_header
-from studio.kit.url_choices import list_choice
+from studio.kit.url_choices import run_choice
 from studio.widgets.rollouts.attempts import attempt_detail, attempts_table
 from studio.widgets.rollouts.run import run_buttons, run_figures, tiles
 from studio.widgets.rollouts.start import start_form
@@ -29,11 +28,7 @@ def rollouts_page() -> None:
         )
         start_form()
         return
-    asked = state.query("run")
-    if asked is not None and asked not in runs:
-        kit.show_error(StudioError(f"There is no run {asked}.", field="run", hint="The newest one is shown."))
-    labels = {uid: kit.escape_markdown(label_of(run)) for uid, run in runs.items()}
-    uid = list_choice("Run", labels, "run", label_visibility="collapsed")
+    uid = run_choice({uid: label_of(run) for uid, run in runs.items()})
     with st.expander("New run", icon=":material/add:"):
         start_form()
     run = runs[uid]

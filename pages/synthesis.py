@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from core.errors import StudioError
 from core.synthesis import SynthesisRun
 from studio import kit, state
 from studio.frame.header import page_header
-from studio.kit.url_choices import list_choice, segmented_choice
+from studio.kit.url_choices import run_choice, segmented_choice
 from studio.widgets.synthesis.pack import pack_view
 from studio.widgets.synthesis.prompts import prompts_view
 from studio.widgets.synthesis.rows import rows_view
@@ -32,11 +31,7 @@ def synthesis_page() -> None:
         )
         start_form()
         return
-    asked = state.query("run")
-    if asked is not None and asked not in runs:
-        kit.show_error(StudioError(f"There is no run {asked}.", field="run", hint="The newest one is shown."))
-    labels = {uid: kit.escape_markdown(label_of(run)) for uid, run in runs.items()}
-    uid = list_choice("Run", labels, "run", label_visibility="collapsed")
+    uid = run_choice({uid: label_of(run) for uid, run in runs.items()})
     with st.expander("New run", icon=":material/add:"):
         start_form()
     run = runs[uid]

@@ -7,7 +7,10 @@ from typing import Any
 
 import streamlit as st
 
+from core.errors import StudioError
 from studio import state
+from studio.kit.callouts import show_error
+from studio.kit.format import escape_markdown
 
 
 def segmented_choice(label: str, options: Mapping[str, str], name: str, *, keep_page: bool = False) -> str:
@@ -53,6 +56,15 @@ def list_choice(label: str, options: Mapping[str, str], name: str, *, default: s
         **look,
     )
     return chosen
+
+
+def run_choice(labels: Mapping[str, str]) -> str:
+    """A select box over runs (uid -> text, the newest first), kept in the URL; an error names an unknown run of it."""
+    requested = state.query("run")
+    if requested is not None and requested not in labels:
+        show_error(StudioError(f"There is no run {requested}.", field="run", hint="The newest one is shown."))
+    texts = {uid: escape_markdown(text) for uid, text in labels.items()}
+    return list_choice("Run", texts, "run", label_visibility="collapsed")
 
 
 def _chosen(name: str, key: str, keep_page: bool = False) -> None:

@@ -253,6 +253,23 @@ def test_a_supervised_engine_that_died_is_started_again(make_gateway, upstream):
     assert gateway.chat().status_code == 200
 
 
+def test_a_supervised_engine_that_dies_at_a_call_is_started_again(make_gateway, upstream):
+    """The open connection ends first, and then nothing listens any more."""
+    gateway = make_gateway()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def die() -> None:
+        connection, _ = listener.accept()
+        connection.recv(1 << 16)
+        listener.close()
+        connection.close()
+
+    threading.Thread(target=die, daemon=True).start()
+    addresses = iter([f"http://127.0.0.1:{listener.getsockname()[1]}/v1", upstream.base_url])
+    gateway.engines.add("mortal", None, ready=lambda: next(addresses))
+    assert gateway.chat().status_code == 200
+
+
 def test_engines_need_an_address_and_a_known_kind():
     engines = EngineSet()
     with pytest.raises(InvalidInput):

@@ -7,43 +7,21 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import asdict
-
-from core.checked import checked
 from core.errors import InvalidInput, JournalError, StudioError
-from core.ingest.drafts import draft_of_wire, drafts_of_call
+from core.ingest.batches import Batch, BatchBuilder
+from core.ingest.contents import UNREADABLE, reason_of
 from core.ingest.expected import ExpectedPositions
-from core.ingest.feedback import feedback_entry
-from core.ingest.fields import (
-    FeedbackFields,
-    PolicyFields,
-    RevokeFields,
-    SessionFields,
-    StepsFields,
-    TrajectoryFields,
-)
-from core.ingest.held import HeldRecord, HeldRecords, Holding, still_waits
+from core.ingest.held import HeldRecord, HeldRecords, still_waits
 from core.ingest.lag import LagMeter
 from core.ingest.linker import Linker
-from core.ingest.order import read_in_order, time_of
-from core.ingest.reader import RecordReader
+from core.ingest.order import read_in_order
 from core.ingest.retokenize import Retokenizer
 from core.ingest.writers import OtherWriters
-from core.journal import (
-    Damage,
-    JournalItem,
-    JournalReader,
-    Record,
-    Watermarks,
-    quarantine_bytes,
-    read_segment,
-)
+from core.journal import JournalItem, JournalReader, Record, Watermarks
 from core.pool import Pool
-from core.types import PolicyEvent, Step
 
 MAX_RECORDS = 2048
 MAX_BATCH_BYTES = 64 << 20
@@ -51,34 +29,10 @@ WAIT_S = 0.5
 PAUSE_S = 0.15
 """Between batches that were not full, so that a slow trickle is stored in few transactions, seconds."""
 BACKOFF_S = 1.0
-SAME_TIME_S = 0.25
-"""Seconds. Calls that end together may be recorded in either order."""
 SHIPPING_S = 0.05
 """Between looks for records of other machines, seconds."""
 
 _log = logging.getLogger(__name__)
-_STEPS = frozenset({"steps", "call"})
-"""Kinds of records that hold steps."""
-_UNREADABLE = (StudioError, KeyError, TypeError, ValueError, OverflowError, RecursionError)
-"""Exceptions of malformed records. Any other exception is a bug or a broken disk, and stops the batch."""
-
-
-@dataclass
-class Batch:
-    """The content of a run of records, for one ``pool.steps.append``."""
-
-    steps: list[Step] = field(default_factory=list)
-    registrations: list[Mapping[str, Any]] = field(default_factory=list)
-    completions: list[Mapping[str, Any]] = field(default_factory=list)
-    policy_events: list[PolicyEvent] = field(default_factory=list)
-    sessions: list[Mapping[str, Any]] = field(default_factory=list)
-    revocations: list[Mapping[str, Any]] = field(default_factory=list)
-    feedback: list[Mapping[str, Any]] = field(default_factory=list)
-    positions: dict[str, int] = field(default_factory=dict)
-    errors: list[tuple[str, int, str]] = field(default_factory=list)
-    damages: list[Damage] = field(default_factory=list)
-    held: list[HeldRecord] = field(default_factory=list)
-    released: list[HeldRecord] = field(default_factory=list)
 
 
 class Ingest:
@@ -108,8 +62,7 @@ class Ingest:
         self._linker = Linker(pool.trajectories)
         self._n_deletions = pool.retention.n_deletions
         self._journal = JournalReader(self._dir)
-        self._reader = RecordReader()
-        self._retokenizer = Retokenizer(tokenizers or {})
+        self._builder = BatchBuilder(self._dir, pool, self._linker, Retokenizer(tokenizers or {}))
         self._positions = pool.journal.positions()
         self._watermarks = Watermarks(self._dir)
         self._others = OtherWriters({}, clock())
@@ -125,7 +78,6 @@ class Ingest:
         self._wanted = False
         self._failure: str | None = None
         self.n_ingested = 0
-        self.n_late = 0
         self.n_damages = pool.journal.n_damages()
 
     def start(self) -> None:
@@ -171,6 +123,11 @@ class Ingest:
         It is measured at the journal's end by the caller's thread, so it also grows if the ingest thread hangs.
         """
         return self._lag.seconds(lambda: dict(self._positions))
+
+    @property
+    def n_late(self) -> int:
+        """Calls of other machines that were stored after a later call of their trajectory."""
+        return self._builder.n_late
 
     @property
     def n_held(self) -> int:
@@ -255,7 +212,7 @@ class Ingest:
             if items:
                 try:
                     self._store(items, set(blocked))
-                except _UNREADABLE as error:
+                except UNREADABLE as error:
                     self._linker.forget()
                     if not isinstance(error, InvalidInput) and isinstance(error, StudioError):
                         raise
@@ -299,11 +256,11 @@ class Ingest:
         for record in records:
             try:
                 self._store([record], blocked)
-            except _UNREADABLE as error:
+            except UNREADABLE as error:
                 self._linker.forget()
                 if not isinstance(error, InvalidInput) and isinstance(error, StudioError):
                     raise
-                batch = Batch(errors=[(record.segment, record.next_offset, _reason(error))])
+                batch = Batch(errors=[(record.segment, record.next_offset, reason_of(error))])
                 if isinstance(record, HeldRecord):
                     batch.released.append(record)
                 else:
@@ -323,135 +280,13 @@ class Ingest:
 
     def _store(self, records: Sequence[JournalItem | HeldRecord], blocked: set[str]) -> None:
         batch = Batch()
-        drafted: list[tuple[Record | HeldRecord, str, Any]] = []
-        for one in records:
-            if isinstance(one, HeldRecord):
-                drafted.append((one, "", None))
-                continue
-            batch.positions[one.segment] = one.next_offset
-            if isinstance(one, Damage):
-                batch.damages.append(self._kept(one))
-            elif isinstance(one, Record) and (entry := self._draft(one, batch)) is not None:
-                drafted.append((one, *entry))
+        drafted = self._builder.read(records, batch)
+        # As late as possible, since a step that is deleted meanwhile can't be a parent.
         self._forget_deleted()
-        drafts = [step for _, kind, parsed in drafted if kind in _STEPS for step in parsed]
-        self._linker.preload(drafts)
-        holding: Holding | None = None
-        if self._others.until or self._held:
-            named = {step.trajectory_uid for step in drafts}
-            holding = Holding(self._others, blocked, named, self._linker, self._pool.journal.recorders)
-        for record, kind, parsed in drafted:
-            if holding is not None:
-                self._place_in_order(record, kind, parsed, batch, holding)
-            else:
-                self._place(kind, parsed, batch)
+        self._builder.place(drafted, batch, self._others, blocked, any_held=bool(self._held))
         if batch != Batch():
             self._append(batch)
         self._linker.batch_committed()
-
-    def _draft(self, record: Record, batch: Batch) -> tuple[str, Any] | None:
-        """(kind, content) of a record; None if nothing is left of it."""
-        try:
-            kind, parsed = _read_record(record, self._reader)
-        except _UNREADABLE as error:
-            batch.errors.append((record.segment, record.next_offset, _reason(error)))
-            return None
-        if kind in _STEPS:
-            parsed = [self._retokenizer.fill(step) for step in parsed]
-        parsed = self._not_deleted(kind, parsed, record)
-        return None if parsed is None else (kind, parsed)
-
-    def _place_in_order(
-        self, record: Record | HeldRecord, kind: str, parsed: Any, batch: Batch, holding: Holding
-    ) -> None:
-        """Place a record, or hold it, if a writer of another machine may still deliver earlier ones."""
-        if isinstance(record, HeldRecord):
-            if still_waits(record, self._others, holding.blocked):
-                return
-            batch.released.append(record)
-            whole = next(read_segment(self._dir, record.segment, record.offset), None)
-            if whole is None or whole.offset != record.offset:
-                batch.errors.append((record.segment, record.next_offset, "the held record is damaged or gone"))
-                return
-            if (entry := self._draft(whole, batch)) is None:
-                return
-            record, (kind, parsed) = whole, entry
-        at = time_of(record)
-        held = None if at is None else holding.held(record, at, kind, parsed)
-        if held is not None:
-            batch.held.append(held)
-            return
-        n_before = len(batch.steps)
-        if kind == "call" and record.segment.rpartition("-")[0] in self._others.until:
-            parsed = self._marked_if_late(parsed)
-        self._place(kind, parsed, batch)
-        for step in batch.steps[n_before:]:
-            holding.recorded(step.trajectory_uid, record.segment)
-
-    def _marked_if_late(self, choices: Sequence[Step]) -> Sequence[Step]:
-        """The choices of a call of another machine, marked if a later call of their trajectory was stored before."""
-        uid = choices[0].trajectory_uid or self._linker.evidence(choices[0])[0]
-        latest = None if uid is None else self._linker.finished_at(uid)
-        behind_s = 0.0 if latest is None else latest - (choices[0].created_at + (choices[0].latency_s or 0.0))
-        if behind_s <= SAME_TIME_S:
-            return choices
-        self.n_late += 1
-        reason = f"a call of its trajectory that ended {behind_s:.1f} s later was stored before it"
-        return [replace(step, metadata={**step.metadata, "stored_late": reason}) for step in choices]
-
-    def _place(self, kind: str, parsed: Any, batch: Batch) -> None:
-        if kind == "steps":
-            batch.steps.extend(self._linker.place(step) for step in parsed)
-        elif kind == "call":
-            self._place_choices(parsed, batch)
-        elif kind == "complete":
-            batch.completions.append(parsed)
-            self._linker.close(parsed["trajectory_uid"])
-        elif kind == "register":
-            batch.registrations.append(parsed)
-            self._linker.register(parsed["trajectory_uid"], parsed["metadata"])
-        elif kind == "session":
-            batch.sessions.append(parsed)
-        elif kind == "revoke":
-            batch.revocations.append(parsed)
-        elif kind == "feedback":
-            batch.feedback.extend(parsed)
-        else:
-            batch.policy_events.append(parsed)
-
-    def _place_choices(self, choices: Sequence[Step], batch: Batch) -> None:
-        """The choices of one call are siblings, those of each of its prompts."""
-        firsts: dict[int, Step] = {}
-        for step in choices:
-            number = step.metadata.get("prompt_number", 0)
-            placed = self._linker.place(step, sibling_of=firsts.get(number))
-            firsts.setdefault(number, placed)
-            batch.steps.append(placed)
-
-    def _kept(self, damage: Damage) -> Damage:
-        """Copy the bad bytes to a file beside their segment; returns the damage with that file's name."""
-        try:
-            reason = f"{damage.reason}; kept in {quarantine_bytes(self._dir, damage).name}"
-        except OSError as error:
-            reason = f"{damage.reason}; no copy could be made: {error.strerror}"
-        _log.error("the journal is damaged at %s:%d: %s", damage.segment, damage.offset, reason)
-        return damage._replace(reason=reason)
-
-    def _not_deleted(self, kind: str, parsed: Any, record: Record) -> Any:
-        """The record's content without deleted items, which occur only in a rebuild; None: nothing is left."""
-        if not self._pool.recovery.forgets_any:
-            return parsed
-
-        def is_kept(name: str, uid: str) -> bool:
-            return not self._pool.recovery.forgets(name, uid, record.segment, record.offset)
-
-        if kind in _STEPS:
-            return [step for step in parsed if is_kept("step", step.step_uid)] or None
-        if kind == "feedback":
-            return [item for item in parsed if is_kept("feedback", item["feedback_uid"])] or None
-        if kind in ("complete", "register"):
-            return parsed if is_kept("trajectory", parsed["trajectory_uid"]) else None
-        return parsed
 
     def _append(self, batch: Batch) -> None:
         self._pool.steps.append(
@@ -472,37 +307,6 @@ class Ingest:
         self._held.replace(batch.released, batch.held)
         if batch.damages:
             self.n_damages = self._pool.journal.n_damages()
-
-
-def _read_record(record: Record, reader: RecordReader) -> tuple[str, Any]:
-    """(kind, content): steps for ``steps`` and ``call``, a checked mapping or event for the others."""
-    content = reader.parse(record.payload)
-    kind = content["kind"]
-    if kind == "call":
-        return "call", drafts_of_call(content, record.segment, record.offset)
-    if kind == "steps":
-        steps = checked(StepsFields, content)
-        return "steps", [draft_of_wire(step, steps.at, record.segment, record.offset) for step in steps.steps]
-    if kind == "policy":
-        event = checked(PolicyFields, content)
-        return "policy", PolicyEvent(event.version, event.event, event.at, event.metadata)
-    if kind == "feedback":
-        feedback = checked(FeedbackFields, content)
-        return "feedback", [feedback_entry(item, feedback.at) for item in feedback.feedback]
-    if kind == "revoke":
-        return "revoke", asdict(checked(RevokeFields, content))
-    fields = asdict(checked(SessionFields if kind == "session" else TrajectoryFields, content))
-    for name in ("prompt_uid", "channel", "agent", "outcome"):
-        fields[name] = fields[name] or None
-    if kind == "session":
-        fields["channel"] = fields["channel"] or "train"
-    return kind, fields
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, StudioError):
-        return f"{error.field}: {error.message}" if error.field else error.message
-    return repr(error)
 
 
 def _held_record(row: Mapping[str, Any]) -> HeldRecord:

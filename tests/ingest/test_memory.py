@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from core.gateway.engines.stream_trials import _MAX_MODELS, StreamTrials
+from core.ingest.contents import read_record
 from core.ingest.linker import Linker
 from core.ingest.reader import RecordReader
-from core.ingest.thread import _read_record
 from core.journal import Record
 
 N = 1500
@@ -67,7 +67,7 @@ def test_what_is_kept_of_a_trajectory_is_what_is_counted(n_messages: int, n_char
 
     def read(payloads: list[bytes]) -> None:
         for number, payload in enumerate(payloads):
-            _, drafts = _read_record(Record("w0-00000001.seg", number, number + 1, payload), reader)
+            _, drafts = read_record(Record("w0-00000001.seg", number, number + 1, payload), reader)
             linker.preload(drafts)
             for draft in drafts:
                 linker.place(draft)

@@ -64,6 +64,7 @@ LEVELS: list[set[str]] = [
         "core.synthesis_host",
         "core.supervisors",
         "core.workers",
+        "core.cluster",
         "core.rebuild",
         "core.service",
         "core.commands",
@@ -104,10 +105,15 @@ SAME_LEVEL = {
     ("core.rollout_host", "core.supervisors"),
     ("core.synthesis_host", "core.supervisors"),
     ("core.service", "core.workers"),
+    ("core.service", "core.cluster"),
     ("core.service", "core.rebuild"),
     ("core.cli", "core.rebuild"),
     ("core.doctor", "core.rebuild"),
     ("core.workers", "core.engine_host"),
+    ("core.cluster", "core.commands"),
+    ("core.cluster", "core.owner"),
+    ("core.cluster", "core.workers"),
+    ("core.cli", "core.cluster"),
     ("core.cli", "core.service"),
     ("core.cli", "core.workers"),
     ("core.cli", "core.owner"),
@@ -123,8 +129,8 @@ SAME_LEVEL = {
 # The hot path must never wait for a query, whatever the levels allow.
 FORBIDDEN = {("core.gateway", "core.pool")}
 FORBIDDEN_LIBRARIES = {"core": {"streamlit", "plotly"}}
-OWNED_LIBRARIES = {"duckdb": "core.pool"}
-LAZY_LIBRARIES = {"torch", "transformers", "litellm"}
+OWNED_LIBRARIES = {"duckdb": "core.pool", "ray": "core.cluster"}
+LAZY_LIBRARIES = {"torch", "transformers", "litellm", "ray"}
 
 
 def part_of(module: str) -> str | None:

@@ -22,6 +22,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from core.client import StudioClient, trusting
+from core.cluster.commands import cluster_app
 from core.commands import (
     DataOption,
     ViewOption,
@@ -389,6 +390,7 @@ def command_line() -> typer.Typer:
         ),
         name="synthesise",
     )
+    app.add_typer(cluster_app(lambda data: connect(read_settings(data_dir=data)), read_settings), name="cluster")
     add_to(app, lambda data: connect(read_settings(data_dir=data)))
     add_demo_to(app, lambda data: connect(read_settings(data_dir=data)))
     add_rollout_to(app, lambda data: connect(read_settings(data_dir=data)))

@@ -176,6 +176,24 @@ class Settings(BaseSettings):
     journal_target_options: dict[str, Any] = Field(
         {}, description="Arguments of the object store's fsspec file system, for example endpoint_url; without secrets"
     )
+    cluster_listen: str | None = Field(
+        None,
+        description="Address, host:port, on which node agents of other machines connect, in a network that only the "
+        "cluster can reach; None: one machine. 'claw-studio cluster up' sets it",
+    )
+    cluster_token: str | None = Field(
+        None,
+        min_length=16,
+        description="Secret by which node agents prove that they belong to this studio. Required with cluster_listen",
+    )
+    node_gateways: int = Field(1, ge=1, le=64, description="Gateway processes on each other machine of the cluster")
+    node_host: str = Field(
+        "local",
+        pattern="^(local|node)$",
+        description="Where gateways of other machines listen: local (127.0.0.1), or node (the machine's address, for "
+        "agents in containers or elsewhere; needs api_key)",
+    )
+    node_port: int = Field(8100, ge=0, le=65535, description="Their port, the same on each machine")
     pool_memory: str = Field("2GB", description="DuckDB's memory limit")
     pool_threads: int = Field(2, ge=1, description="DuckDB's worker threads")
     trash_days: float = Field(
@@ -239,6 +257,21 @@ class Settings(BaseSettings):
             if not re.match(r"https?://[^/\s]+", address):
                 raise ValueError(f"{name} has the address {address!r}, which is no URL: http:// or https://")
         return callbacks
+
+    @field_validator("cluster_listen", mode="before")
+    @classmethod
+    def _is_address(cls, value: Any) -> Any:
+        if isinstance(value, str) and not re.fullmatch(r".+:\d{1,5}", value):
+            raise ValueError(f"{value!r} is no address: host:port")
+        return value
+
+    @model_validator(mode="after")
+    def _cluster_is_whole(self) -> Self:
+        if self.cluster_listen is not None and self.cluster_token is None:
+            raise ValueError("cluster_listen needs cluster_token")
+        if self.cluster_listen is not None and self.gateways == 0:
+            raise ValueError("a cluster needs gateways of at least 1")
+        return self
 
     @model_validator(mode="after")
     def _certificate_has_key(self) -> Self:
@@ -315,6 +348,17 @@ class Settings(BaseSettings):
         return None if self.tls_cert is None or self.tls_key is None else (self.tls_cert, self.tls_key)
 
     @property
+    def cluster_address(self) -> tuple[str, int]:
+        """Host and port of ``cluster_listen``."""
+        host, _, port = (self.cluster_listen or ":0").rpartition(":")
+        return host.strip("[]"), int(port)
+
+    def engine_keys(self) -> dict[str, str]:
+        """The environment variables that hold the engines' keys, those that are set."""
+        names = {self.engine_api_key_env, *(one.api_key_env for one in self.engines if one.api_key_env)}
+        return {name: os.environ[name] for name in sorted(names) if name in os.environ}
+
+    @property
     def scheme(self) -> str:
         """URL scheme of the gateway: ``http`` or ``https``."""
         return "http" if self.tls_cert is None else "https"
@@ -322,7 +366,8 @@ class Settings(BaseSettings):
     def public(self) -> dict[str, Any]:
         """All fields for display; secrets are replaced by ``set`` or ``not set``."""
         shown = self.model_dump(mode="json")
-        shown["api_key"] = "set" if self.api_key else "not set"
+        for secret in ("api_key", "cluster_token"):
+            shown[secret] = "set" if shown[secret] else "not set"
         for place in (shown, *shown["engines"]):
             name = "engine" if "engine" in place else "base_url"
             place[name] = LOGIN.sub("", place[name])

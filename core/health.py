@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from core.ingest import Ingest
@@ -25,6 +25,7 @@ class Health:
         pool_damage: returns a description of damage to the pool's file; None if there is none.
         ended: returns one line per thread that has ended.
         elsewhere: returns one line per other gateway process that can't capture calls.
+        nodes: returns one line per problem of another machine; calls go on at the others.
     """
 
     def __init__(
@@ -35,9 +36,11 @@ class Health:
         pool_damage: Callable[[], str | None],
         ended: Callable[[], Sequence[str]],
         elsewhere: Callable[[], Sequence[str]],
+        nodes: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._journal, self._ingest = journal, ingest
         self._pool_damage, self._ended, self._elsewhere = pool_damage, ended, elsewhere
+        self._nodes = nodes
         self._probed_at = 0.0
         self._n_ingested = -1
         self._moved_at = time.monotonic()
@@ -58,6 +61,7 @@ class Health:
         checks += [("gateway", line, True) for line in self._elsewhere()]
         checks += [("ingest", self._ingest.last_error or self._stall(), True)]
         checks += [("pool", self._pool_damage(), True)]
+        checks += [("cluster", line, False) for line in self._nodes()]
         checks += [("thread", line, False) for line in self._ended()]
         if n := self._ingest.n_damages:
             checks.append(("journal", f"damaged in {n} places; `claw-studio doctor` lists them", False))

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 
@@ -68,6 +68,10 @@ from core.trash import TrashSweep, list_trash
 from core.types import PolicyEventKind
 from core.workers.fleet import Fleet
 
+if TYPE_CHECKING:
+    from core.cluster.hub import Hub
+    from core.cluster.mirror import Mirror
+
 log = logging.getLogger(__name__)
 
 OWN_WRITER = "w0"
@@ -79,11 +83,12 @@ MIN_KEY_CHARS = 16
 
 def check_key(settings: Settings) -> None:
     """StudioError if the address is reachable by others and the admin key is missing or weak."""
-    if settings.is_loopback or len(settings.api_key or "") >= MIN_KEY_CHARS:
+    nodes_are_open = settings.cluster_listen is not None and settings.node_host == "node"
+    if (settings.is_loopback and not nodes_are_open) or len(settings.api_key or "") >= MIN_KEY_CHARS:
         return
     what = "without a key" if settings.api_key is None else f"with a key of fewer than {MIN_KEY_CHARS} characters"
     raise StudioError(
-        f"{settings.host} is open to the network {what}",
+        f"{'each node of the cluster' if settings.is_loopback else settings.host} is open to the network {what}",
         field="api_key",
         hint="set CLAW_STUDIO_API_KEY to a long random key, or listen on 127.0.0.1",
     )
@@ -167,6 +172,7 @@ class Service:
             clock=self.clock,
             tokenizers=settings.tokenizers,
         )
+        mirror = self._mirror(opened) if settings.cluster_listen is not None else None
         restore_missing_opinions(self.pool, self.ingest, settings.trash_dir)
         self.policy = PolicyState(sync_timeout_s=settings.policy_sync_timeout_s)
         unread = (record.payload for record in read_records(settings.journal_dir, self.pool.journal.positions()))
@@ -175,6 +181,7 @@ class Service:
         self.ingest.start()
         opened.callback(self._drain)
         self.fleet: Fleet | None = None
+        self.cluster: Hub | None = None
         self.supervisor = Supervisor()
         self._health = Health(
             self.journal,
@@ -182,6 +189,7 @@ class Service:
             pool_damage=lambda: self.pool.file.damage or self.pool.file.gone,
             ended=self.supervisor.problems,
             elsewhere=lambda: self.fleet.problems() if self.fleet is not None else (),
+            nodes=lambda: self.cluster.problems() if self.cluster is not None else (),
         )
         self.supervisor.keep("the ingest thread", lambda: self.ingest.running, self.ingest.start)
         self.supervisor.keep("the journal's writer", lambda: self.journal.running, self.journal.revive)
@@ -228,7 +236,10 @@ class Service:
         )
         self.port = self.server.start()
         opened.callback(self.server.stop, STOP_TIMEOUT_S)
+        owner_port = self.port
         self.fleet = self._start_fleet(opened) if several else None
+        if mirror is not None and self.fleet is not None:
+            self.cluster = self._start_hub(opened, owner_port, self.fleet, mirror)
         opened.callback(self.learning.close)
         opened.callback(self.rescoring.close)
         opened.callback(self.rollouts.close)
@@ -283,6 +294,29 @@ class Service:
         self.engines.elsewhere = fleet.engine_status
         return fleet
 
+    def _mirror(self, opened: ExitStack) -> Mirror:
+        """Before ingest starts: it holds the names of writers of which more may come."""
+        from core.cluster.mirror import Mirror
+
+        settings = self.settings
+        mirror = Mirror(
+            settings.journal_dir,
+            positions=self.pool.journal.positions,
+            token=settings.cluster_token or "",
+            target=open_target(settings.journal_target, settings.journal_target_options),
+            on_copied=self.journal.notice,
+            clock=self.clock,
+        )
+        opened.callback(mirror.close)
+        return mirror
+
+    def _start_hub(self, opened: ExitStack, owner_port: int, fleet: Fleet, mirror: Mirror) -> Hub:
+        from core.cluster.hub import Hub
+
+        hub = Hub(self.settings, owner_port=owner_port, fleet=fleet, mirror=mirror, clock=self.clock)
+        opened.callback(hub.close)
+        return hub
+
     def _app(self) -> Admission:
         gateway = create_gateway(
             GatewayDeps(
@@ -318,6 +352,9 @@ class Service:
             synthesis=self.synthesis,
             n_ends=self.supervisor.n_ends,
             unshipped=self.unshipped,
+            cluster=lambda: None if self.cluster is None else self.cluster.status(),
+            forget_node=lambda name: self.cluster is not None and self.cluster.forget(name),
+            unreachable=lambda: [] if self.fleet is None else self.fleet.unreachable(),
             drain_workers=lambda timeout_s: self.fleet is None or self.fleet.drain(timeout_s),
         )
         app = Starlette(routes=[*create_api(self.api_deps), *gateway], exception_handlers=EXCEPTION_HANDLERS)

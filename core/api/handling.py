@@ -199,6 +199,8 @@ class ApiDeps:
     ``problems`` returns the current problems of capture and ingest (``core.health``). ``n_ends`` counts restarts of
     threads by name. ``unshipped`` returns the bytes that the journal's target has not confirmed yet, and since when in
     seconds. ``drain_workers`` waits, at most so many seconds, until the gateway workers' calls have ended.
+    ``cluster`` returns the state of the cluster, None on one machine, and ``forget_node`` drops one of its nodes.
+    ``unreachable`` names the nodes that have not applied the last change of keys or of the policy.
     """
 
     settings: Settings
@@ -222,6 +224,9 @@ class ApiDeps:
     n_ends: Mapping[str, int]
     unshipped: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
     drain_workers: Callable[[float], bool] = lambda _: True
+    cluster: Callable[[], dict[str, Any] | None] = lambda: None
+    forget_node: Callable[[str], bool] = lambda _: False
+    unreachable: Callable[[], list[str]] = list
 
 
 @dataclass(frozen=True)

@@ -48,14 +48,16 @@ def list_keys(call: Call) -> Any:
     }
 
 
-@routes("DELETE", "/sessions/{name:path}", obj(revoked=array(STR), n_keys=INT), statuses=(404,))
+@routes("DELETE", "/sessions/{name:path}", obj(revoked=array(STR), n_keys=INT, unreachable=array(STR)), statuses=(404,))
 def revoke(call: Call) -> Any:
     """Revoke a key (key_id) or all keys of a trajectory.
 
-    The revocation is on disk before it takes effect.
+    The revocation is on disk before it takes effect, and in force on all machines when this returns: the nodes in
+    unreachable take no calls until they have it.
     """
     hashes = call.deps.keys.find(call.path["name"])
-    return {"revoked": revoke_keys(call.deps, call.path["name"]), "n_keys": len(hashes)}
+    revoked = revoke_keys(call.deps, call.path["name"])
+    return {"revoked": revoked, "n_keys": len(hashes), "unreachable": call.deps.unreachable()}
 
 
 def revoke_keys(deps: ApiDeps, name: str) -> list[str]:

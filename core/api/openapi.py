@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse
 from core.api import (
     batches,
     clawr1,
+    cluster,
     data,
     feedback,
     keys,
@@ -60,6 +61,7 @@ SERVED: Final = tuple(
         reports,
         views,
         data,
+        cluster,
         clawr1,
     )
     for operation in module.routes.operations

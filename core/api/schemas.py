@@ -69,7 +69,7 @@ FEEDBACK: Final = obj(
 TOTALS: Final = obj(
     n_groups=INT, n_trajectories=INT, n_steps=INT, n_tokens=INT, n_packed_tokens=INT_OR_NULL, token_ratio=NUM_OR_NULL
 )
-POLICY: Final = obj(version=INT_OR_NULL, syncing=BOOL, sync=or_null(OBJ), history=array(OBJ))
+POLICY: Final = obj(version=INT_OR_NULL, syncing=BOOL, sync=or_null(OBJ), history=array(OBJ), unreachable=array(STR))
 SESSION: Final = obj(
     key_id=STR, trajectory_uid=STR, prompt_uid=TEXT_OR_NULL, channel=STR, agent=TEXT_OR_NULL, metadata=OBJ,
     limits=OBJ, created_at=TIME, revoked_at=TIME,

@@ -133,11 +133,15 @@ def end_unfinished_sync(deps: ApiDeps, reason: str | None = None) -> None:
 
 @routes("GET", "/policy", POLICY, reads_pool=False)
 def policy_state(call: Call) -> Any:
-    """The policy's version, the current weight sync, and the history."""
+    """The policy's version, the current weight sync, and the history.
+
+    unreachable: nodes of the cluster that take no calls until they have the last change.
+    """
     policy = call.deps.policy
     return {
         "version": policy.version,
         "syncing": policy.syncing,
         "sync": policy.sync_json(),
         "history": [asdict(event) for event in list(policy.history)],
+        "unreachable": call.deps.unreachable(),
     }

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from core.api.handling import ApiDeps, Call
 from core.api.routing import Router
-from core.api.schemas import INT, NUM, OBJ, array, obj
+from core.api.schemas import INT, NUM, OBJ, STR, array, obj
 from core.api.train import apply_report, end_unfinished_sync
 from core.api.trainer_wire import SyncIn
 from core.api.wire import PolicyIn
@@ -31,7 +31,7 @@ routes = Router()
 @routes(
     "POST",
     "/policy/sync",
-    obj(version=INT, seconds=NUM, engines=array(OBJ)),
+    obj(version=INT, seconds=NUM, engines=array(OBJ), unreachable=array(STR)),
     statuses=(404, 409, 502, 504),
     reads_pool=False,
     example={"path": "/models/policy/version-7", "version": 7},
@@ -72,7 +72,12 @@ async def sync_weights(call: Call, body: SyncIn) -> Any:
         failure.message = f"{failure.message}; {in_force} in force{kept}"
         raise failure from error
     await _report(deps, PolicyEventKind.SYNC_FINISHED, weights, metadata)
-    return {"version": weights.version, "seconds": time.monotonic() - began, "engines": loaded}
+    return {
+        "version": weights.version,
+        "seconds": time.monotonic() - began,
+        "engines": loaded,
+        "unreachable": deps.unreachable(),
+    }
 
 
 def _chosen(engines: EngineSet, names: Sequence[str] | None) -> list[Engine]:

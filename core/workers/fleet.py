@@ -3,10 +3,14 @@
 All workers listen on one port; the kernel distributes connections. Each writes separate segments into the shared
 journal folder. A call that changes keys or the policy returns after every worker has applied the change. A worker that
 ends is restarted; the calls that it has answered are in its segments.
+
+Workers on other machines are started there, and served here over a connection (``serve_remote``). They hold calls while
+the owner can't be reached (``core.workers.fence``), so a change is in force there too when its call returns.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import subprocess
@@ -14,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import IO, Any, Final, Protocol
 
 from core.config import Settings
 from core.errors import KeySpent, StudioError
@@ -24,6 +28,7 @@ from core.gateway.calls.policy import PolicyState
 from core.gateway.http.server import bind, check_tls
 from core.gateway.telemetry.stats import GatewayStats
 from core.journal import LOCAL, incarnation
+from core.workers.fence import LEASE_S
 from core.workers.pipe import Sender, messages
 from core.workers.spawn import worker_process
 
@@ -42,18 +47,36 @@ STEADY_S: Final = 30.0
 log = logging.getLogger(__name__)
 
 
-class _Process:
-    """One worker's process and its state."""
+class GatewayProcess(Protocol):
+    """The part of ``subprocess.Popen`` that is used of a worker, here or on another machine."""
 
-    def __init__(self, name: str, begin: Mapping[str, Any]) -> None:
+    pid: int
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+
+    def kill(self) -> None:
+        """End it at once."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code. Raises subprocess.TimeoutExpired."""
+
+
+class _Process:
+    """One worker's process and its state. ``node``: its machine, None for this one."""
+
+    def __init__(self, name: str, popen: GatewayProcess, begin: Mapping[str, Any], node: str | None = None) -> None:
         self.name = name
+        self.node = node
         self.started_at = time.monotonic()
         self.acked = 0
         self.drained = 0
         self.failure: str | None = None
         self.ready = False
         self.n_missed = 0
-        self.popen = worker_process()
+        self.port: int | None = None
+        self.ended = False
+        """Whether its end was seen on its machine."""
+        self.popen = popen
         assert self.popen.stdin is not None
         self.sender = Sender(self.popen.stdin, f"to-{name}")
         self.sender.send(begin)
@@ -108,6 +131,10 @@ class Fleet:
         self._engine_status: dict[str, list[dict[str, Any]]] = {}
         self._journal_errors: dict[str, str] = {}
         self._unshipped: dict[str, tuple[int, float]] = {}
+        self._lost: dict[str, tuple[str, float]] = {}
+        """Workers of other machines that may still run: name -> machine, when they hold calls at the latest."""
+        self._late: set[str] = set()
+        """Machines with a worker that did not apply the last change in time."""
         self._reserved: socket.socket | None = None
         self._processes: dict[str, _Process] = {}
         self._threads: dict[str, threading.Thread] = {}
@@ -174,13 +201,15 @@ class Fleet:
                 process.popen.kill()
 
     def problems(self) -> list[str]:
-        """One line for each worker that can't write its journal, hangs, or does not accept calls."""
+        """One line for each worker of this machine that can't write its journal, hangs, or does not accept calls."""
         with self._state_changed:
             away = [name for name in self.names if name not in self._processes or not self._processes[name].ready]
-            silent = [p for p in self._processes.values() if p.ready and p.n_missed >= SILENT_LOOKS]
+            here = [p for p in self._processes.values() if p.node is None]
+            silent = [p for p in here if p.ready and p.n_missed >= SILENT_LOOKS]
         problems = [f"gateway process {name} does not accept calls" for name in away if not self._stopping.is_set()]
         problems += [f"gateway process {p.name} ({p.popen.pid}) is stopped or hangs" for p in silent]
-        return problems + [f"gateway process {name}: {error}" for name, error in dict(self._journal_errors).items()]
+        errors = dict(self._journal_errors)
+        return problems + [f"gateway process {name}: {errors[name]}" for name in self.names if name in errors]
 
     def add_engine(self, name: str, base_url: str, *, models: Sequence[str]) -> None:
         """Add an engine to every worker, including those that start later."""
@@ -215,9 +244,87 @@ class Fleet:
         return list(self._unshipped.values())
 
     def pids(self) -> dict[str, int]:
-        """Process ids of the workers that accept calls."""
+        """Process ids of this machine's workers that accept calls."""
         with self._state_changed:
-            return {name: process.popen.pid for name, process in self._processes.items() if process.ready}
+            return {name: p.popen.pid for name, p in self._processes.items() if p.ready and p.node is None}
+
+    def remote(self, node: str) -> list[dict[str, Any]]:
+        """The workers of another machine: ``{writer, pid, port, ready, silent}`` each."""
+        with self._state_changed:
+            return [
+                {
+                    "writer": p.name,
+                    "pid": p.popen.pid,
+                    "port": p.port,
+                    "ready": p.ready,
+                    "silent": p.n_missed >= SILENT_LOOKS,
+                    "journal_error": self._journal_errors.get(p.name),
+                }
+                for p in self._processes.values()
+                if p.node == node
+            ]
+
+    def unreachable(self) -> list[str]:
+        """Machines with a worker that has not applied the last change. It holds calls until it has."""
+        with self._state_changed:
+            serving = {p.node for p in self._processes.values() if p.ready and p.n_missed < SILENT_LOOKS}
+            lost = {node for node, _ in self._lost.values()} - serving
+            return sorted(self._late | lost)
+
+    def forget(self, node: str) -> None:
+        """A machine is gone: it is not named any more."""
+        with self._state_changed:
+            now = time.monotonic()
+            self._lost = {name: one for name, one in self._lost.items() if one[0] != node or one[1] > now}
+            self._late.discard(node)
+
+    def serve_remote(
+        self,
+        node: str,
+        slot: str,
+        popen: GatewayProcess,
+        *,
+        owner: str,
+        settings: Mapping[str, Any],
+        on_begin: Callable[[str], None],
+    ) -> None:
+        """Serve a worker on another machine until its connection ends; returns then.
+
+        Args:
+            node: name of the machine: letters, digits and ``_``.
+            slot: which of the machine's workers it is.
+            popen: its connection.
+            owner: root URL under which the worker reaches the owner's server.
+            settings: that differ on its machine.
+            on_begin: called with the worker's name before it can write its journal.
+        """
+        name = incarnation(f"node.{node}.{slot}")
+        on_begin(name)
+        with self._state_changed:
+            if self._stopping.is_set():
+                popen.kill()
+                return
+            # Under the lock, so that the worker gets every later change.
+            begin = self._begin(name, owner=owner, **settings)
+            process = self._processes[name] = _Process(name, popen, begin, node)
+            process.drained = self._n_drains
+        with contextlib.suppress(OSError):
+            self._listen(process)
+        with self._state_changed:
+            del self._processes[name]
+            process.ready = False
+            now = time.monotonic()
+            self._lost = {
+                lost: (machine, until)
+                for lost, (machine, until) in self._lost.items()
+                if machine != node or until > now
+            }
+            if not process.ended:
+                self._lost[name] = node, now + LEASE_S
+            self._state_changed.notify_all()
+        process.sender.close(0.0)
+        self._engine_status.pop(name, None)
+        self._after(name)
 
     def stop(self) -> None:
         """Stop all workers after their calls in flight. May be called twice."""
@@ -241,14 +348,17 @@ class Fleet:
             self._reserved.close()
             self._reserved = None
 
-    def _begin(self, name: str) -> dict[str, Any]:
+    def _begin(self, name: str, *, owner: str | None = None, **settings: Any) -> dict[str, Any]:
+        """The first message to a worker. ``owner`` is given for one on another machine."""
+        remote = owner is not None
         return {
             "do": "begin",
-            "settings": _worker_settings(self._settings).model_dump(mode="json"),
-            "writer": name if self._settings.journal_target == LOCAL else incarnation(name),
+            "settings": {**_worker_settings(self._settings).model_dump(mode="json"), **settings},
+            "writer": name if remote or self._settings.journal_target == LOCAL else incarnation(name),
             "used": [segment for segment in self._used() if segment.startswith(f"{name}-")],
-            "port": self.port,
-            "owner": self._owner,
+            "port": settings.get("port", self.port),
+            "owner": owner or self._owner,
+            "lease_s": LEASE_S if remote else None,
             "token": self._token,
             "open_paths": self._open_paths,
             "keys": self._keys.rows(),
@@ -278,10 +388,7 @@ class Fleet:
                 if not was_ready and process.failure is None:
                     process.failure = f"it ended with code {code}"
                 self._state_changed.notify_all()
-            self._stats.absorb(name, {"in_flight": 0})
-            self._journal_errors.pop(name, None)
-            self._unshipped.pop(name, None)
-            self._on_journalled()
+            self._after(name)
             if self._stopping.is_set():
                 return
             failures = 0 if time.monotonic() - process.started_at > STEADY_S else failures + 1
@@ -290,10 +397,17 @@ class Fleet:
                 return
             self.n_restarts += 1
 
+    def _after(self, name: str) -> None:
+        """A worker has ended."""
+        self._stats.absorb(name, {"in_flight": 0})
+        self._journal_errors.pop(name, None)
+        self._unshipped.pop(name, None)
+        self._on_journalled()
+
     def _started(self, name: str) -> _Process | None:
         """A new process; None if the system has no resources for one."""
         try:
-            process = self._processes[name] = _Process(name, self._begin(name))
+            process = self._processes[name] = _Process(name, worker_process(), self._begin(name))
             # It has no calls from before.
             process.drained = self._n_drains
         except OSError as error:
@@ -316,6 +430,8 @@ class Fleet:
                     process.n_missed = 0
                 elif "fence" in message:
                     process.sender.send({"do": "fence", "fence": message["fence"]})
+                elif "ended" in message:
+                    process.ended = True
                 elif "engines" in message:
                     self._engine_status[process.name] = message["engines"]
                 elif "journal_error" in message:
@@ -335,6 +451,7 @@ class Fleet:
                 else:
                     with self._state_changed:
                         process.ready = process.ready or "ready" in message
+                        process.port = message.get("ready", process.port)
                         process.acked = max(process.acked, message.get("ack", 0))
                         process.failure = message.get("failed", process.failure)
                         self._state_changed.notify_all()
@@ -369,10 +486,15 @@ class Fleet:
             for process in processes:
                 process.sender.send({**message, "n": number})
             deadline = time.monotonic() + ACK_TIMEOUT_S
-            while late := [p.name for p in processes if p.ready and p.acked < number]:
+            while late := [p for p in processes if p.ready and p.acked < number]:
                 if not self._state_changed.wait(max(0.0, deadline - time.monotonic())):
-                    log.error("gateway processes %s did not apply %r in time", ", ".join(late), message["do"])
-                    return
+                    names = ", ".join(p.name for p in late)
+                    log.error("gateway processes %s did not apply %r in time", names, message["do"])
+                    break
+            self._late = {p.node for p in late if p.node is not None}
+            while (left_s := max((until for _, until in self._lost.values()), default=0.0) - time.monotonic()) > 0:
+                # A worker whose connection was lost may take calls until its last answer has ended.
+                self._state_changed.wait(left_s)
 
 
 def _worker_settings(settings: Settings) -> Settings:

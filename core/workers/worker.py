@@ -88,6 +88,11 @@ class _FencedPolicy(PolicyState):
         await self._fence.passed()
         return await super().start(max_wait_s)
 
+    def finish(self, reported: int | None = None) -> int | None:
+        version = super().finish(reported)
+        # Without the owner's messages only the engine knows which weights sampled the end of the answer.
+        return reported if self._fence.lease_ended else version
+
 
 class _Fenced:
     """ASGI middleware: a request waits until the fence is open, or gets 503."""
@@ -129,7 +134,7 @@ class Worker:
         )
         self.keys = KeyStore()
         self.keys.load(begin["keys"])
-        self.fence = Fence(send)
+        self.fence = Fence(send, lease_s=begin.get("lease_s"))
         self._free_memory = FreeMemory()
         self.policy = _FencedPolicy(self.fence, sync_timeout_s=settings.policy_sync_timeout_s)
         self.policy.restore(PolicyEvent(**event) for event in begin["policy"])

@@ -68,6 +68,7 @@ GET /api/v1/batches/{uid}
 GET /api/v1/batches/{uid}/file
 GET /api/v1/channels/{channel}/recipe
 GET /api/v1/channels/{channel}/rewards
+GET /api/v1/cluster
 GET /api/v1/datasets
 GET /api/v1/datasets/{name}
 GET /api/v1/datasets/{name}/diff
@@ -177,6 +178,7 @@ PUT /api/v1/recipes/{name}
 PUT /api/v1/rewards/{name}
 PUT /api/v1/synthesis/{run}/prompts/{name}
 PUT /api/v1/views/{name}
+DELETE /api/v1/cluster/nodes/{name}
 DELETE /api/v1/learning/demo
 DELETE /api/v1/policy/sync
 DELETE /api/v1/rescores/{name}

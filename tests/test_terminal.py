@@ -24,6 +24,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.conftest import ServeProcess, eventually
+from tests.left_out import only_in_ci
 
 MARK = "marked"
 HOSTILE = (
@@ -180,7 +181,9 @@ def in_terminal(command: list[str], env: dict[str, str]) -> bytes:
     return bytes(written)
 
 
-@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
+@pytest.mark.parametrize(
+    "terminal", [pytest.param(True, id="terminal", marks=only_in_ci("every command")), pytest.param(False, id="pipe")]
+)
 def test_no_command_steers_a_terminal(tmp_path: Path, engine: HostileEngine, terminal: bool) -> None:
     data = tmp_path / "data"
     studio = ServeProcess(data, engine.base_url, stderr=subprocess.DEVNULL)

@@ -25,6 +25,7 @@ from core.serving.model import make_model
 from core.serving.process import EngineProcess
 from core.trainer import Trainer
 from tests.conftest import eventually, scripted_engine
+from tests.left_out import only_in_ci
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +132,7 @@ def test_a_hook_loads_weights_and_must_name_the_version(
     server.server_close()
 
 
+@only_in_ci("starts engines with weights five times")
 def test_an_embedded_engine_starts_again_with_the_weights_in_force(weights: list[Path], tmp_path: Path) -> None:
     """After a kill of the engine, and after a restart of the studio; a deleted folder is named."""
     model = make_model(tmp_path / "later", seed=2)

@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 
 from studio.nav import PAGES
 from tests.conftest import eventually
+from tests.left_out import only_in_ci
 
 STEP = {
     "prompt_uid": "p",
@@ -26,7 +27,7 @@ def submit(studio, trajectory_uid: str, n_steps: int = 1) -> None:
     httpx.post(f"{studio.gateway_url}/api/v1/steps", json={"steps": steps}, timeout=30).raise_for_status()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=only_in_ci("every page"))])
 def test_every_page_opens_by_its_link(shared_studio, watch, scheme):
     watched = watch(shared_studio.url, color_scheme=scheme)
     for info in PAGES.values():

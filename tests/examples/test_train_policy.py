@@ -23,6 +23,7 @@ from core.serving.model import make_model
 from core.trainer import Batch, LogprobsDiffer, Trainer
 from core.tree.sequences import Sequences
 from tests.conftest import ServeProcess
+from tests.effort import sampled
 from tests.tree.models import gradient, make, relative, separate_logps, separate_loss
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -240,7 +241,7 @@ def test_log_probs_shifted_by_one_token_are_refused(
     assert stored["state"] == "released" and stored["events"][-1]["detail"] == {"reason": refusal.value.message}
 
 
-@pytest.mark.parametrize("algorithm", ["step_gae", "gigpo", "sft"])
+@pytest.mark.parametrize("algorithm", sampled(["step_gae", "gigpo", "sft"], 3, "two runs of two updates"))
 def test_other_algorithms_train_and_resume(studio: ServeProcess, model: Path, tmp_path: Path, algorithm: str) -> None:
     """An interrupted run goes on after its last update, with the version in force and nothing leased."""
     for update in (1, 2):

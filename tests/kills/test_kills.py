@@ -23,7 +23,7 @@ MAX_ROUNDS = max(N_KILLS, 30)
 many = pytest.param(N_KILLS, marks=() if "CLAW_KILLS" in os.environ else only_in_ci("fifty kills, some minutes"))
 
 
-@pytest.mark.parametrize("gateways", [1, 3])
+@pytest.mark.parametrize("gateways", [1, pytest.param(3, marks=only_in_ci("kills with three gateways"))])
 @pytest.mark.parametrize("n_kills", [6, many])
 def test_what_was_acknowledged_is_there_after_every_kill(n_kills: int, gateways: int, tmp_path: Path) -> None:
     with closing(Run(tmp_path, gateways=gateways, seed=SEED + gateways)) as run:

@@ -74,14 +74,17 @@ def test_curves_are_the_means_of_complete_scored_trajectories():
     rng = np.random.default_rng(1)
     truth: dict[tuple[str, int], list[float]] = {}
     for version in range(6):
+        steps, completions = [], []
         for channel in ("train", "val"):
             for group in range(3):
                 for k in range(4):
                     step = steps_of(version, channel, group, k)
                     reward = [None, 0.0, 0.5, 1.0][rng.integers(4)]
-                    pool.steps.append([step], completions=[completed(step, reward)])
+                    steps.append(step)
+                    completions.append(completed(step, reward))
                     if reward is not None:
                         truth.setdefault((channel, version), []).append(reward)
+        pool.steps.append(steps, completions=completions)
     pool.steps.append([steps_of(6, "val", 0, 0)])  # open: it counts nowhere
     points = pool.learning.by_version()
     assert {(one.channel, one.version) for one in points} == set(truth)

@@ -19,6 +19,7 @@ from core.rollouts import RunStore
 from core.serving.process import EngineProcess
 from tests.certificates import self_signed
 from tests.conftest import ServeProcess, eventually
+from tests.left_out import only_in_ci
 
 pytestmark = pytest.mark.timeout(900)
 ADMIN = "an-admin-key-of-0123456789"
@@ -47,6 +48,7 @@ class Command:
         return self.process.returncode, out.splitlines(), err
 
 
+@only_in_ci("three runs of a pack")
 def test_killed_cancelled_and_resumed(engine: EngineProcess, pack: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     env = {"CLAW_STUDIO_ENGINE": str(engine.base_url)}

@@ -18,6 +18,7 @@ from core.sandbox import choose
 from core.service import Service
 from core.serving.process import EngineProcess
 from tests.conftest import eventually
+from tests.left_out import only_in_ci
 from tests.processes import children
 
 from .demo_pack import bare_attempt
@@ -39,6 +40,7 @@ def trajectories(service: Service) -> dict[str, dict[str, Any]]:
     return {uid: service.pool.trajectories.get(uid) for uid in service.pool.trajectories.uids()}
 
 
+@only_in_ci("64 attempts in sandboxes")
 def test_eight_by_eight(service: Service, engine: EngineProcess, pack: Path) -> None:
     """Scores are those of the same agent without sandbox and studio, and every step belongs to its attempt."""
     run = service.rollouts.start(str(pack), Wish(attempts=8, workers=8))

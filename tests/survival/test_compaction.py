@@ -26,6 +26,7 @@ from core.rebuild import rebuild
 from core.service import Service
 from core.trash import restore_run
 from tests.conftest import eventually
+from tests.left_out import only_in_ci
 
 from .folder import DAY, GRPO, Folder, different, say_everything, tables
 
@@ -78,6 +79,7 @@ def test_a_small_log_stays(tmp_path: Path) -> None:
     folder.close()
 
 
+@only_in_ci("starts a process for each point")
 def test_a_kill_at_any_point_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "LEAST_BYTES", 0)
     folder = Folder(tmp_path / "data")

@@ -16,6 +16,7 @@ from core.config import Settings
 from core.owner import running_service
 from core.service import Service
 from tests.conftest import ServeProcess, eventually
+from tests.effort import sampled
 
 NO_ENGINE = "http://127.0.0.1:9/v1"
 ANOTHER = "another studio's"
@@ -69,13 +70,13 @@ def of_another(folder: Path) -> None:
         service.close()
 
 
-@pytest.mark.parametrize(
-    ("part", "by", "gateways"),
-    [
-        *((part, by, 1) for part in ("", "journal", "opinions") for by in ("nothing", "an empty one", ANOTHER)),
-        ("journal", ANOTHER, 2),
-    ],
-)
+FOLDERS = [
+    *((part, by, 1) for part in ("", "journal", "opinions") for by in ("nothing", "an empty one", ANOTHER)),
+    ("journal", ANOTHER, 2),
+]
+
+
+@pytest.mark.parametrize(("part", "by", "gateways"), sampled(FOLDERS, 4, "starts and ends three services"))
 def test_a_folder_that_goes_is_told_and_nothing_is_lost(
     serve: Callable[..., ServeProcess], tmp_path: Path, part: str, by: str, gateways: int
 ) -> None:

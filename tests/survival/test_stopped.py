@@ -162,6 +162,7 @@ def test_a_stop_loses_and_doubles_nothing(
     assert service.stop() == 0
 
 
+@LONG
 def test_a_worker_that_was_stopped_serves_nothing_by_what_it_knew_before(
     serve: Callable[..., ServeProcess], engine: EngineProcess
 ) -> None:

@@ -14,6 +14,7 @@ from core.scoring.judge import GatewayJudge, JudgeSettings
 from core.synthesis import FINISHED, SynthesisSettings, SynthesisStore, pack_of, progress, work
 from core.synthesis.log import LOG, read_log
 from tests.conftest import scripted_engine
+from tests.left_out import only_in_ci
 from tests.synthesis.tasks import OTHERS, WRITE, Direct, rule, seeds, task, usual
 
 KILLED = 77
@@ -57,6 +58,7 @@ def work_until_killed(run, engine) -> bool:
     return False
 
 
+@only_in_ci("a process for each stored row")
 def test_killed_after_everything_that_it_stores(folder):
     script = {"rules": [rule(task("BAKERY"), WRITE, times=1), rule('{"question": ', WRITE), *usual()]}
     with scripted_engine(folder, script) as engine:

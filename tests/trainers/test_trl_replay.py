@@ -11,8 +11,8 @@ from core.batch.plan import plan
 from core.batch.recipe import parse_recipe
 from core.export import export
 from core.types import View
-from tests.effort import sampled
 from tests.export.uneven_pool import fill
+from tests.left_out import only_in_ci
 
 from .running import run_processes
 
@@ -41,7 +41,8 @@ BY_TOKEN = ("reinforce_plus_plus", {"gamma": 0.5})
 CASES = [(1, *BY_TOKEN), (2, *BY_TOKEN), (1, "grpo", {}), (2, "grpo", {})]
 
 
-@pytest.mark.parametrize(("n_processes", "algorithm", "options"), sampled(CASES, 4, "a run of TRL each"))
+@only_in_ci("a run of TRL each")
+@pytest.mark.parametrize(("n_processes", "algorithm", "options"), CASES)
 def test_every_row_is_trained_once_with_the_plans_numbers(pool, tmp_path, model_dir, n_processes, algorithm, options):
     import pyarrow.parquet as pq
     import torch

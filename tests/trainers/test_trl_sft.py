@@ -12,8 +12,8 @@ from core.batch.recipe import parse_recipe
 from core.export import export
 from core.types import View
 from tests.batch.keeping_all import SFT_ALL
-from tests.effort import sampled
 from tests.export.uneven_pool import fill
+from tests.left_out import only_in_ci
 
 from .running import run_processes, seen_by, watched_loss_is_the_mean_over_tokens
 
@@ -28,7 +28,8 @@ def pool(pool):
 CASES = [(2, "trajectory", 4), (1, "trajectory", 5), (2, "step", 5)]
 
 
-@pytest.mark.parametrize(("n_processes", "merge", "batch"), sampled(CASES, 3, "a run of TRL each"))
+@only_in_ci("a run of TRL each")
+@pytest.mark.parametrize(("n_processes", "merge", "batch"), CASES)
 def test_each_sampled_token_is_trained_once(pool, tmp_path, model_dir, n_processes, merge, batch):
     planned = plan(pool, View(), parse_recipe(SFT_ALL))
     result = export(planned, pool, "trl_sft", tmp_path, merge=merge)

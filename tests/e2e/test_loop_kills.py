@@ -95,10 +95,10 @@ def engine_pids(studio: int) -> list[int]:
 
 
 class Loop:
-    """Studio with one gateway worker, trainer and rollouts."""
+    """Studio with one gateway worker, and a trainer with these options. Rollouts are made elsewhere."""
 
-    def __init__(self, folder: Path, model: Path, port: int) -> None:
-        self.folder, self.model, self.port = folder, model, port
+    def __init__(self, folder: Path, model: Path, port: int, *options: str) -> None:
+        self.folder, self.model, self.port, self.options = folder, model, port, options
         self.errors = (folder / "errors").open("w")
         self.studio = self.start_studio()
         self.trainer = self.start_trainer()
@@ -114,8 +114,8 @@ class Loop:
         return ServeProcess(self.folder / "data", "local", env=env, port=self.port, stderr=self.errors)
 
     def start_trainer(self) -> TrainerProcess:
-        options = ["--updates", "100000", "--keep", "100000", "--lease", "600", "--lr", "1e-3", "--patience", "600"]
-        return TrainerProcess(self.studio.base_url, self.model, self.folder / "run", *options)
+        options = ["--updates", "100000", "--keep", "100000", "--lease", "600", "--patience", "600"]
+        return TrainerProcess(self.studio.base_url, self.model, self.folder / "run", *options, *self.options)
 
     def state(self) -> dict[str, Any]:
         """What the trainer has saved."""
@@ -152,7 +152,7 @@ class Loop:
 @pytest.mark.timeout(7200)
 def test_nothing_is_lost_or_trained_twice(tmp_path: Path) -> None:
     model = make_model(tmp_path / "model")
-    loop = Loop(tmp_path, model, free_port())
+    loop = Loop(tmp_path, model, free_port(), "--lr", "1e-3")
     draw = random.Random(N_KILLS)
     rollouts = Rollouts(loop.studio.base_url)
     loop.trainer.line()

@@ -1,4 +1,4 @@
-"""What the shipped policy learns while trainer, engine, gateway worker and studio are killed, and what it learns without.
+"""What the shipped policy learns while trainer, engine, gateway worker and studio are killed, and without kills.
 
     python bench/learn/bench_kills.py [--kills 20 0] [--updates 22] [--seed 0]
 

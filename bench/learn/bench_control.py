@@ -1,9 +1,10 @@
 """How far runs drift whose rewards are shuffled: many seeds in one process each, without the studio.
 
-    python bench/learn/bench_control.py [--seeds 24] [--updates 15] [--kinds trained plain balanced]
+    python bench/learn/bench_control.py [--seeds 24] [--updates 15] [--kinds trained plain balanced shifted]
 
 ``plain`` exchanges the advantages of each prompt group at random. ``balanced`` is the control of
-``examples/train_policy.py``. Each run begins with the shipped weights and is evaluated before and after on the held-out
+``examples/train_policy.py``. ``shifted`` trains on true advantages and on captured log-probs that are shifted by one
+token, with the guard off: it shows why a guard is needed, as such a run still learns. Each run begins with the shipped weights and is evaluated before and after on the held-out
 tasks with the same sampling seeds. Writes bench/results/control.json.
 """
 
@@ -48,7 +49,20 @@ def plain(rows: list[TrainingRow], draw: random.Random) -> None:
             row.advantages = [value if bit else None for bit in row.mask]
 
 
-KINDS: dict[str, direct.Spoil | None] = {"trained": None, "plain": plain, "balanced": direct.trainer.shuffled}
+def shifted(rows: list[TrainingRow], draw: random.Random) -> None:
+    """Give each token of a response the log-prob of the next one, and the last one that of the first."""
+    for row in rows:
+        for span in row.spans:
+            values = row.logprobs[span.begin : span.end]
+            row.logprobs[span.begin : span.end] = [*values[1:], *values[:1]]
+
+
+KINDS: dict[str, direct.Spoil | None] = {
+    "trained": None,
+    "plain": plain,
+    "balanced": direct.trainer.shuffled,
+    "shifted": shifted,
+}
 
 
 def evaluate(model: Qwen3, tokenizer: ChatTokenizer) -> dict[str, float]:
@@ -99,8 +113,11 @@ def main() -> None:
             if seed in [one["seed"] for one in runs]:
                 continue
             began = time.process_time()
-            (before, after), _ = direct.run(seed, updates=arguments.updates, spoil=KINDS[kind], evaluate=evaluate)
-            runs.append({"seed": seed, "before": before, "after": after})
+            (before, after), metrics = direct.run(
+                seed, updates=arguments.updates, spoil=KINDS[kind], evaluate=evaluate, guarded=kind != "shifted"
+            )
+            difference = metrics[0]["logprob_difference_mean"]
+            runs.append({"seed": seed, "before": before, "after": after, "first_logprob_difference_mean": difference})
             report["kinds"][kind]["gain_points"] = summary(runs)
             arguments.out.write_text(json.dumps(report, indent=1) + "\n")
             print(seed, kind, json.dumps(after), round(time.process_time() - began, 1), flush=True)

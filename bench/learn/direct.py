@@ -24,7 +24,7 @@ from core.serving.qwen3 import Qwen3
 from core.serving.tokenizer import ChatTokenizer
 from core.tasks.learn import DEFAULTS, POLICY
 from core.tasks.line_agent import DONE, MAX_TOKENS, MAX_TURNS
-from core.trainer import Batch, Trainer, TrainingRow
+from core.trainer import Batch, Guard, Trainer, TrainingRow
 
 ROOT = Path(__file__).resolve().parents[2]
 INVALID = ("error", "none")
@@ -143,7 +143,7 @@ def shipped_tasks() -> tuple[list[Any], list[Any]]:
 
 
 Spoil = Callable[[list[TrainingRow], random.Random], None]
-"""Changes the advantages of a batch's rows; ``examples/train_policy.py`` has one."""
+"""Changes a batch's rows before the update; ``examples/train_policy.py`` has one that exchanges advantages."""
 
 
 def run(
@@ -153,12 +153,14 @@ def run(
     evaluate: Callable[[Qwen3, ChatTokenizer], dict[str, float]],
     spoil: Spoil | None = None,
     staleness: int = 0,
+    guarded: bool = True,
 ) -> tuple[list[dict[str, float]], list[dict[str, Any]]]:
     """A run of the shipped policy; returns its evaluations before and after, and the metrics of each update.
 
     Args:
         spoil: of the control; None trains on the true advantages.
         staleness: versions by which the rollouts of an update are behind, or fewer at the begin of the run.
+        guarded: False trains although captured and recomputed log-probs differ.
     """
     torch.manual_seed(seed)
     folder = POLICY / "model"
@@ -168,7 +170,7 @@ def run(
     )  # fmt: skip
     learner = trainer.Learner(folder, arguments)
     tokenizer = ChatTokenizer(folder)
-    client = Trainer("http://127.0.0.1:9", "unused")
+    client = Trainer("http://127.0.0.1:9", "unused", guard=Guard() if guarded else None)
     samplers = deque([Qwen3.load(folder)], maxlen=staleness + 1)
     draw = random.Random(f"{seed}/tasks")
     train, _ = shipped_tasks()

@@ -4,7 +4,7 @@
 
 ``plain`` exchanges the advantages of each prompt group at random. ``balanced`` is the control of
 ``examples/train_policy.py``. ``shifted`` trains on true advantages and on captured log-probs that are shifted by one
-token, with the guard off: it shows why a guard is needed, as such a run still learns. Each run begins with the shipped weights and is evaluated before and after on the held-out
+token, with the guard off. Each run begins with the shipped weights and is evaluated before and after on the held-out
 tasks with the same sampling seeds. Writes bench/results/control.json.
 """
 

@@ -22,6 +22,7 @@ from tests.left_out import only_in_ci
 from tests.processes import children
 
 from .demo_pack import bare_attempt
+from .training_files import check_grpo_plan, check_sft_file
 
 pytestmark = pytest.mark.timeout(900)
 RUN_S = 600.0
@@ -82,6 +83,8 @@ def test_eight_by_eight(service: Service, engine: EngineProcess, pack: Path) -> 
         assert one.cpu_s is not None and one.wall_s is not None and run.read_log(one)
     # Session keys end with their attempt.
     assert all(row["revoked_at"] is not None for row in service.pool.journal.sessions())
+    check_grpo_plan(service, attempts)
+    check_sft_file(service, attempts)
 
 
 def test_a_killed_supervisor_loses_and_doubles_nothing(service: Service, pack: Path) -> None:

@@ -65,6 +65,34 @@ def test_a_run_from_the_form_to_a_changed_file(place: Any, watch: Any) -> None:
     runs = sorted(Path(studio.data_dir, "rollouts").iterdir())
     assert len(runs) == 1
     score_again(page, studio, RunStore(Path(studio.data_dir, "rollouts")).get(runs[0].name))
+    cancel_and_resume(page, studio)
+
+
+def cancel_and_resume(page: Any, studio: Any) -> None:
+    """A run whose agent never ends: cancelled, its attempts are lost; resumed, they are made again."""
+    page.goto(f"{studio.url}/rollouts")
+    page.get_by_text("New run").click()
+    page.get_by_role("combobox", name="Agent").click()
+    page.get_by_role("option", name="a command line").click()
+    page.get_by_role("textbox", name="Command line").fill("sh -c 'sleep 3600' {prompt}")
+    page.get_by_role("spinbutton", name="Attempts of each task").fill("1")
+    page.get_by_role("button", name="Start").click()
+    figure = page.locator(".cs-fig")
+    running, state = (
+        figure.filter(has_text=re.compile("Running")).locator(".v"),
+        figure.filter(has_text=re.compile("State")).locator(".v"),
+    )
+    expect(running).to_have_text("2", timeout=3 * MINUTES_MS)
+    page.get_by_role("button", name="Cancel").click()
+    expect(state).to_have_text("stopped", timeout=2 * MINUTES_MS)
+    expect(figure.filter(has_text="Lost").locator(".v")).to_have_text("2")
+    expect(figure.filter(has_text="Ended").locator(".v")).to_have_text("0 of 2")
+    page.get_by_role("button", name="Resume: 2 attempts left").click()
+    expect(state).to_have_text("running", timeout=2 * MINUTES_MS)
+    expect(running).to_have_text("2", timeout=2 * MINUTES_MS)
+    expect(figure.filter(has_text="Lost")).to_contain_text("2 retries")
+    page.get_by_role("button", name="Cancel").click()
+    expect(state).to_have_text("stopped", timeout=2 * MINUTES_MS)
 
 
 def score_again(page: Any, studio: Any, run: Run) -> None:

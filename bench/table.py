@@ -7,6 +7,7 @@ Each row is one sentence of a result file, so that the page can't say another nu
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -202,12 +203,14 @@ def rollout_rows() -> Iterator[Row]:
     """Attempts in sandboxes beside a loop without sandbox and studio, and the start of a sandbox."""
     results = load("rollouts")
     for name in (name for name, one in results.items() if name.startswith("engine ")):
-        bare, ours = results[name]["bare_loop"], results[name]["rollouts"]
+        bare, ours = (
+            statistics.median(one["attempts_per_minute"] for one in results[name][kind])
+            for kind in ("bare_loop", "rollouts")
+        )
         yield (
             f"rollouts of the demo agent, 8 at a time, isolation {results['isolation']}, {name}",
-            f"{ours['attempts_per_minute']:.0f} attempts a minute",
-            f"bare loop without sandbox and studio {bare['attempts_per_minute']:.0f} "
-            f"(overhead {results[name]['overhead']:.0%})",
+            f"{ours:.0f} attempts a minute",
+            f"bare loop without sandbox and studio {bare:.0f} (overhead {results[name]['overhead']:.0%})",
         )
     at_once = results["64 at once"]
     yield (

@@ -48,7 +48,13 @@ def list_keys(call: Call) -> Any:
     }
 
 
-@routes("DELETE", "/sessions/{name:path}", obj(revoked=array(STR), n_keys=INT, unreachable=array(STR)), statuses=(404,))
+@routes(
+    "DELETE",
+    "/sessions/{name:path}",
+    obj(revoked=array(STR), n_keys=INT, unreachable=array(STR)),
+    statuses=(404,),
+    reads_pool=False,
+)
 def revoke(call: Call) -> Any:
     """Revoke a key (key_id) or all keys of a trajectory.
 

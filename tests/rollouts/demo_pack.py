@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -60,7 +61,10 @@ def right_files(task: Task) -> dict[str, str]:
 
 
 def bare_attempt(base_url: str, task: Path, seed: int, max_turns: int) -> float:
-    """Score of one attempt: the agent as a plain process beside the engine, then ``reward.sh`` by bash."""
+    """Score of one attempt: the agent as a plain process beside the engine, then ``reward.sh`` by bash.
+
+    ``python3`` of the check is this Python, as in a run of the studio.
+    """
     entry = json.loads((task / "data_entry.json").read_text())
     with tempfile.TemporaryDirectory() as folder:
         workspace = Path(folder)
@@ -74,4 +78,6 @@ def bare_attempt(base_url: str, task: Path, seed: int, max_turns: int) -> float:
 
 
 def _run(command: Sequence[str], folder: Path, given: str) -> str:
-    return subprocess.run(command, cwd=folder, input=given, capture_output=True, text=True, check=True).stdout
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    ended = subprocess.run(command, cwd=folder, input=given, capture_output=True, text=True, check=True, env=env)
+    return ended.stdout

@@ -1,4 +1,4 @@
-"""Browser test of the learning demo: the button, the first curve and tiles, the comparison, the stop button."""
+"""Browser tests of Learn: the demo from its button to its stop; marks of a user's own run that open what they show."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 
 import pytest
 from playwright.sync_api import expect
+
+from tests.browser.conftest import settled_box
+from tests.pages.test_learn_page import trained
 
 MINUTES_MS = 60_000
 
@@ -25,3 +28,21 @@ def test_a_policy_learns_on_the_page(studio, watch):
     expect(page.get_by_role("button", name="Watch a policy learn")).to_be_visible(timeout=MINUTES_MS)
     page.locator(".cs-tiles .row a").first.click()
     expect(page).to_have_url(re.compile(r"/inspect\?trajectory=run-0"))
+
+
+@pytest.mark.timeout(600)
+def test_a_mark_opens_its_attempts_or_its_batch(studio, watch):
+    trained(studio.gateway_url)
+    page = watch(f"{studio.url}/learn").page
+    charts = page.locator(".js-plotly-plot")
+    point = charts.first.locator(".scatterlayer .point")
+    bar = charts.nth(1).locator(".bars .point path")
+    for mark, opened in ((point, r"/inspect\?.*level=trajectories"), (bar, r"/consume\?batch=")):
+        expect(mark.first).to_be_attached(timeout=2 * MINUTES_MS)
+        # Some stages took so little time that their bars have hardly a height.
+        largest = max(mark.all(), key=lambda one: (one.bounding_box() or {"height": 0})["height"])
+        box = settled_box(largest)
+        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        expect(page).to_have_url(re.compile(opened), timeout=MINUTES_MS)
+        page.go_back()
+        expect(page).to_have_url(re.compile("/learn"))

@@ -6,7 +6,6 @@ import re
 
 from core.batch.learning import first_difference, turns, updates
 from core.client import StudioClient
-from core.service import Service
 
 
 def attempt(
@@ -35,9 +34,9 @@ def attempt(
         rollout.reward = reward
 
 
-def trained(service: Service) -> None:
+def trained(base_url: str) -> None:
     """Two versions of a user's own trainer: it acknowledges a batch with metrics and reports the next version."""
-    with StudioClient(service.base_url) as studio:
+    with StudioClient(base_url) as studio:
         studio.policy(0)
         for version in (0, 1):
             for group in range(2):
@@ -63,7 +62,7 @@ def test_without_a_version_the_page_offers_the_demo(service, open_page):
 
 
 def test_any_trainer_gets_the_page(service, open_page):
-    trained(service)
+    trained(service.base_url)
     page = open_page("learn")
     assert page.failures == []
     figures = dict(re.findall(r'<div class="l">(.*?)</div><div class="v">(.*?)</div>', page.html))
@@ -76,7 +75,7 @@ def test_any_trainer_gets_the_page(service, open_page):
 
 
 def test_updates_and_turns(service):
-    trained(service)
+    trained(service.base_url)
     (made,) = updates(service.pool, "train")
     assert (made.consumer, made.version, made.update, made.metrics) == ("mine", 0, 1, {"entropy": 0.25})
     assert made.stages["train"] == 1.5
@@ -90,7 +89,7 @@ def test_updates_and_turns(service):
 
 
 def test_the_curves_over_http(service):
-    trained(service)
+    trained(service.base_url)
     with StudioClient(service.base_url) as studio:
         answer = studio.call("GET", "/api/v1/learning")
     drawn = {(curve["channel"], point["version"]): point for curve in answer["curves"] for point in curve["points"]}

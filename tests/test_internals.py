@@ -24,6 +24,7 @@ PLACES = {
     "get_optional_params": "core/gateway/providers/fields.py",
     "_scaled_dot_product_flash_attention_for_cpu": "core/tree/cascade.py",
     "httptools_impl": "core/gateway/http/protocol.py",
+    "import _socket": "core/sandbox/forward.py",
 }
 """Name -> the one file that may use it."""
 

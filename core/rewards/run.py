@@ -11,16 +11,19 @@ import platform
 import shlex
 import sys
 import tempfile
+import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from core.rewards.base import Outcome, Unscored, seconds
 from core.sandbox import Ended, Limits, Sandbox, choose, interpreter, parse_level
 from core.sandbox.box import PATH, remove
 from core.sandbox.readback import read_bytes
+
+T = TypeVar("T")
 
 TIMEOUT_S = 120.0
 MAX_RESULT_BYTES = 4 << 20
@@ -208,7 +211,21 @@ def imported_modules(source: bytes) -> set[str]:
     return names - sys.stdlib_module_names
 
 
-@functools.cache
+def once(made: Callable[[], T]) -> Callable[[], T]:
+    """Make a value at the first call, and keep it. Threads that come meanwhile wait: it takes a while to make."""
+    lock, kept = threading.Lock(), list[T]()
+
+    @functools.wraps(made)
+    def get() -> T:
+        with lock:
+            if not kept:
+                kept.append(made())
+            return kept[0]
+
+    return get
+
+
+@once
 def _distributions() -> dict[str, list[str]]:
     return {name: list(owners) for name, owners in importlib.metadata.packages_distributions().items()}
 
@@ -220,8 +237,10 @@ def version_of(module: str) -> str | None:
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in owners) or None
 
 
-@functools.cache
+@once
 def packages_digest() -> str:
     """SHA-256 over names and versions of all installed packages, 64 hex digits."""
-    installed = sorted((str(one.metadata["Name"]).lower(), one.version) for one in importlib.metadata.distributions())
+    # Each access to ``metadata`` or ``version`` reads and parses a file.
+    about = (one.metadata for one in importlib.metadata.distributions())
+    installed = sorted((str(one["Name"]).lower(), one["Version"]) for one in about)
     return hashlib.sha256(json.dumps(installed).encode()).hexdigest()

@@ -23,8 +23,8 @@ from core.errors import InvalidInput
 from core.sandbox import readback
 from core.sandbox.base import Job, Layer, Limits, interpreter
 from core.sandbox.cgroup import Cgroup
-from core.sandbox.forward import Relay
 from core.sandbox.isolation import Isolation
+from core.sandbox.relay import Relay
 
 OUTPUT_BYTES = 4 << 20
 POLL_S = 0.25

@@ -44,16 +44,20 @@ __all__ = [
 BATCH_STEPS = 500
 BATCH_TOKENS = 2_000_000
 RETRY_STATUS = frozenset({429, 502, 503, 504})
-_ERRORS: dict[str, type[StudioError]] = {
-    kind.type: kind for kind in (Conflict, InvalidInput, NotFound, EngineError, EngineTimeout)
-}
 
 
 class Unreachable(StudioError):
-    """The service did not respond: it is not running, or too slow."""
+    """The service did not respond: it is not running, or too slow. Whether it received the call is not known."""
 
     type = "unreachable"
     http_status = 503
+
+
+_ERRORS: dict[str, type[StudioError]] = {
+    kind.type: kind for kind in (Conflict, InvalidInput, NotFound, EngineError, EngineTimeout)
+}
+# A gateway process answers so when the main process ended before it had answered.
+_ERRORS["owner_away"] = Unreachable
 
 
 @dataclass(frozen=True, slots=True)

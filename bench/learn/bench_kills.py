@@ -137,7 +137,7 @@ def kill_all(loop: Loop, run: Rollouts, n_kills: int, seed: int) -> None:
     producer = threading.Thread(target=produce, name="rollouts")
     producer.start()
     for number in range(n_kills):
-        eventually(lambda least=number: failures or loop.state()["update"] >= least, timeout_s=PATIENCE_S)
+        loop.await_update(number)
         time.sleep(draw.uniform(0, MOST_WAIT_S))
         loop.kill(ROLES[number % len(ROLES)])
         print(json.dumps({"event": "kill", "number": number + 1, "update": loop.state()["update"]}), flush=True)

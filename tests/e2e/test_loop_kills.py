@@ -123,6 +123,15 @@ class Loop:
         state: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"update": 0, "batches": []}
         return state
 
+    def await_update(self, number: int) -> None:
+        """Wait for the trainer's update; it must not end by itself meanwhile."""
+
+        def made() -> bool:
+            assert self.trainer.popen.poll() is None, f"the trainer ended: {self.trainer.popen.communicate()[1]}"
+            return bool(self.state()["update"] >= number)
+
+        eventually(made, timeout_s=600)
+
     def kill(self, role: str) -> None:
         """SIGKILL one process; trainer and studio are started again by hand."""
         if role == "trainer":
@@ -160,12 +169,10 @@ def test_nothing_is_lost_or_trained_twice(tmp_path: Path) -> None:
     began = time.monotonic()
     try:
         for number in range(N_KILLS):
-            before = loop.state()["update"]
-            eventually(lambda before=before: loop.state()["update"] > before, timeout_s=600)
+            loop.await_update(loop.state()["update"] + 1)
             time.sleep(draw.uniform(0, 3.0))
             loop.kill(ROLES[number % len(ROLES)])
-        before = loop.state()["update"]
-        eventually(lambda: loop.state()["update"] > before + 1, timeout_s=600)
+        loop.await_update(loop.state()["update"] + 2)
         seconds = time.monotonic() - began
         rollouts.stopping.set()
         rollouts.join(120)

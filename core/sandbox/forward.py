@@ -24,7 +24,7 @@ def serve(listener: _socket.socket, connect: Callable[[], _socket.socket]) -> No
     """Accept connections until the listener is shut down; each gets a connection of ``connect`` and two threads."""
     while True:
         try:
-            fd, _ = listener._accept()
+            fd, _ = listener._accept()  # type: ignore[attr-defined]
         except OSError:
             return
         _thread.start_new_thread(_join, (_socket.socket(fileno=fd), connect))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from core.config import Settings
+from core.config import EngineConfig, Settings
 from core.errors import EngineError
 from core.gateway.engines.registry import EngineSet
 from core.gateway.transport.connection import Bounds
@@ -123,21 +123,28 @@ def add_configured_engines(engines: EngineSet, settings: Settings, local: Engine
         # "a, b": one model at several addresses.
         _add(engines, f"{name}-{number}", address, replica_of=name, **how)
     for one in settings.engines:
-        _add(
-            engines,
-            one.name,
-            one.base_url,
-            models=one.models,
-            api_key=os.environ.get(one.api_key_env) if one.api_key_env else None,
-            streaming=one.streaming,
-            concurrency=one.concurrency,
-            replica_of=one.replica_of,
-            weights_hook=one.weights_hook,
-        )
+        engines.add(**engine_arguments(one))
+
+
+def engine_arguments(one: EngineConfig) -> dict[str, Any]:
+    """The arguments of ``EngineSet.add`` for a configured engine; its key is read from the environment."""
+    return {
+        **_address(one.base_url),
+        "name": one.name,
+        "models": list(one.models),
+        "api_key": os.environ.get(one.api_key_env) if one.api_key_env else None,
+        "streaming": one.streaming,
+        "concurrency": one.concurrency,
+        "replica_of": one.replica_of,
+        "weights_hook": one.weights_hook,
+    }
 
 
 def _add(engines: EngineSet, name: str, address: str, **how: Any) -> None:
+    engines.add(name, **_address(address), **how)
+
+
+def _address(address: str) -> dict[str, Any]:
     if address.startswith(LITELLM):
-        engines.add(name, address.removeprefix(LITELLM), kind="litellm", **how)
-    else:
-        engines.add(name, address.rstrip("/"), **how)
+        return {"base_url": address.removeprefix(LITELLM), "kind": "litellm"}
+    return {"base_url": address.rstrip("/")}

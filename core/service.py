@@ -31,6 +31,7 @@ from core.batch.leases import Leases
 from core.config import Settings
 from core.demo_host import DemoHost
 from core.doctor import Finding, diagnose
+from core.engine_changes import EngineChanges
 from core.engine_host import LOCAL_ENGINE, LocalEngineHost, add_configured_engines, bounds_of, timeouts_of
 from core.errors import PoolError, StudioError
 from core.freememory import FreeMemory, limit_arenas
@@ -204,6 +205,8 @@ class Service:
         self.local_engine = LocalEngineHost(settings, lambda: self.policy.weights_in_force(LOCAL_ENGINE))
         opened.callback(self.local_engine.stop)
         add_configured_engines(self.engines, settings, self.local_engine)
+        self.engine_changes = EngineChanges(self.engines, settings, self.local_engine, lambda: self.fleet)
+        self.engine_changes.restore()
         self.demo = DemoHost(settings, lambda: self.base_url, self._add_engine)
         opened.callback(self.demo.close)
         self.learning = LearnHost(settings, lambda: self.base_url, self._add_engine)
@@ -289,6 +292,8 @@ class Service:
             used=lambda: list(self.pool.journal.positions()),
             local_engine=self.local_engine.ensure,
         )
+        # Before they start, so that no call reaches an engine that is paused.
+        self.engine_changes.tell(fleet)
         self.port = fleet.start()
         opened.callback(fleet.stop)
         self.engines.elsewhere = fleet.engine_status

@@ -114,6 +114,9 @@ class PolicyEventKind(StrEnum):
     SYNC_FINISHED = "sync_finished"
 
 
+RUN_NAME = "run"
+"""Key of the metadata of sessions, steps and registrations: the name of the run (experiment) they belong to."""
+MAX_RUN_CHARS = 256
 RUN_KEY = "learning_run"
 """Key of a policy event's metadata: the learning run that begins with this version, ``{name, ...}``."""
 

@@ -21,6 +21,7 @@ from studio.widgets.inspect.group_view import group_page
 from studio.widgets.inspect.listing import listing
 from studio.widgets.inspect.neighbours import neighbour_buttons
 from studio.widgets.inspect.pair import pair_page
+from studio.widgets.inspect.run_pair import run_pair_page
 from studio.widgets.inspect.token_view import comparison_picker, show_tokens
 from studio.widgets.labels.panel import Target, annotation_history, label_panel
 from studio.widgets.labels.reward_reason import show_reward_reason
@@ -131,7 +132,12 @@ def summary_row(summary: dict[str, Any]) -> None:
             kit.Figure("Reward", kit.number(summary.get("reward")), help="reward"),
             kit.Figure("Quality", quality or kit.DASH, tone=tone, help="Label of the whole trajectory"),
             kit.Figure("Policy", policy or kit.DASH, help="policy version"),
-            kit.Figure("Agent", str(summary.get("agent") or kit.DASH), help="agent"),
+            kit.Figure(
+                "Agent",
+                str(summary.get("agent") or kit.DASH),
+                sub=f"run {summary['run']}" if summary.get("run") else "",
+                help="agent",
+            ),
             kit.Figure(
                 "State",
                 "complete" if summary.get("complete") else "open",
@@ -243,7 +249,9 @@ def inspect_page() -> None:
         trajectory = None
     if trajectory is None and (step := state.query("step")) is not None:
         trajectory = state.service().pool.steps.get(step)["trajectory_uid"]
-    if pair := st.query_params.get_all("compare"):
+    if runs := st.query_params.get_all("runs"):
+        run_pair_page(runs)
+    elif pair := st.query_params.get_all("compare"):
         pair_page(pair)
     elif trajectory is not None:
         trajectory_page(trajectory)
@@ -258,7 +266,7 @@ def not_found(error: NotFound) -> None:
     kit.show_error(error)
     st.caption("The link may be for another pool, or retention has deleted it. Search by text or uid in the list.")
     if st.button("Show all", icon=":material/table_rows:", key="absent-list"):
-        state.set_query(**dict.fromkeys(("trajectory", "step", "group", "compare", "tab", "place")))
+        state.set_query(**dict.fromkeys(("trajectory", "step", "group", "compare", "runs", "tab", "place")))
         st.rerun()
 
 

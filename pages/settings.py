@@ -9,12 +9,13 @@ from typing import Any
 import streamlit as st
 
 from core.service import Service
-from studio import kit, state
+from studio import components, kit, state
 from studio.frame.header import page_header
-from studio.frame.status import engine_state
 from studio.kit.figures import Tone
 from studio.kit.html_tables import dot_label, html_table
+from studio.nav import PAGES
 from studio.widgets.settings import provenance
+from studio.widgets.settings.engines import show_engines
 from studio.widgets.settings.keys import reviewer_name, show_keys
 from studio.widgets.settings.maintenance import backup_panel, deep_check_panel, retention_panel
 
@@ -30,7 +31,6 @@ PACKAGES = (
     "transformers",
     "trl",
 )
-ENGINE_TONE: dict[bool | None, Tone] = {True: "good", False: "bad", None: ""}
 ORIGIN_TONE: dict[str, Tone] = {"environment": "good", "argument": "good", "default": ""}
 
 
@@ -72,21 +72,11 @@ def readable(name: str, value: Any) -> Any:
     return kit.seconds(value) if name.endswith("_s") else value
 
 
-def engines(service: Service) -> None:
-    kit.section("Policy engines", "A call goes to the engine whose model pattern matches, else to the default.")
-    rows = []
-    for engine in service.engines.status():
-        name = engine["name"] + (" (default)" if engine["default"] else "")
-        rows.append(
-            (
-                dot_label(name, ENGINE_TONE[engine["ok"]]),
-                kit.escape(engine["kind"]),
-                f"<code>{kit.escape(engine['base_url'] or 'starts at the first call')}</code>",
-                " ".join(f'<span class="cs-tag">{kit.escape(glob)}</span>' for glob in engine["models"]),
-                f'<span class="q">{kit.escape(engine_state(engine))}</span>',
-            )
-        )
-    html_table(["Engine", "Kind", "Address", "Models", "Probed"], rows)
+def theme() -> None:
+    kit.section("Theme", "of this browser, for all pages")
+    components.theme_choice(
+        page=PAGES["settings"].url_path, pages=[page.url_path for page in PAGES.values()], key="theme"
+    )
 
 
 def policy(service: Service) -> None:
@@ -157,12 +147,13 @@ def page() -> None:
     with main:
         with kit.error_boundary():
             findings(service)
-        for part in (deep_check_panel, engines, show_keys, retention_panel, settings_table):
+        for part in (deep_check_panel, show_engines, show_keys, retention_panel, settings_table):
             with kit.error_boundary():
                 part(service)
     with side:
         with kit.error_boundary():
             reviewer_name()
+            theme()
         for part in (policy, folder, backup_panel, trash):
             with kit.error_boundary():
                 part(service)

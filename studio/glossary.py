@@ -11,6 +11,7 @@ WORDS: dict[str, str] = {
     "prompt group": "The trajectories of one task prompt: the comparison set of GRPO.",
     "channel": "A partition of the pool: train, val, or any name.",
     "source": "Where a step came from: blackbox, whitebox, service, import.",
+    "run": "A named experiment: its trajectories are compared with those of other runs.",
     "agent": "Name of the program that made the call.",
     "rollout log-probs": "log μ(token) under the policy that sampled it.",
     "token_source": "Where the token ids come from: engine, logprobs, whitebox, bytes, retokenized, edited, none.",

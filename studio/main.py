@@ -32,8 +32,8 @@ def frame() -> None:
     """Draw the frame and run the current page inside its error boundary."""
     st.set_page_config(page_title="Claw Studio", page_icon=str(ASSETS / "icon.svg"), layout="wide")
     st.html(ASSETS / "studio.css")
-    mode = st.context.theme.type or "light"
-    st.logo(ASSETS / f"logo-{mode}.svg", size="large", icon_image=ASSETS / "icon.svg")
+    # The name in the logo follows the color-scheme of the sidebar around it, and so the theme.
+    st.logo(ASSETS / "logo.svg", size="large", icon_image=ASSETS / "icon.svg")
     sections: dict[str, list[st.Page]] = {}
     for info in PAGES.values():
         page = st.Page(info.path, title=info.title, icon=info.icon, default=info.key == DEFAULT_PAGE)

@@ -76,6 +76,19 @@ def test_duckdb_tells_its_syntax_tree_as_known() -> None:
     assert refused["error"] is True, "only SELECT is told; what else there is never reaches the walk"
 
 
+def test_streamlit_keeps_the_theme_under_the_known_name() -> None:
+    import streamlit
+
+    from studio.components.views import THEME_VERSION
+
+    scripts = (Path(streamlit.__file__).parent / "static" / "static" / "js").glob("utils.*.js")
+    text = "".join(path.read_text(encoding="utf-8") for path in scripts)
+    assert "stActiveTheme-${window.location.pathname}" in text
+    name = re.search(r"ACTIVE_THEME:`\$\{(\w+)\}-v\$\{(\w+)\}`", text)
+    assert name is not None and re.search(rf"\b{name[2]}={THEME_VERSION}\b", text)
+    assert {"System", "Light", "Dark"} <= set(re.findall(r"===`(\w+)`", text))
+
+
 def test_uvicorns_protocol_has_what_is_overridden() -> None:
     from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 

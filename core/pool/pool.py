@@ -22,6 +22,7 @@ from core.pool.recipes import Recipes
 from core.pool.redaction.screening import Screening
 from core.pool.review import Review
 from core.pool.rewards import RewardPolicies
+from core.pool.runs import Runs
 from core.pool.savedviews import SavedViews
 from core.pool.sql.console import Console
 from core.pool.state.backfill import fill_findings, unobserved
@@ -46,7 +47,7 @@ class Pool:
     Writes take one lock and are one transaction each; reads use their own cursor and may run in any thread.
 
     Attributes:
-        steps, trajectories, groups: captured data, one by one and by pages.
+        steps, trajectories, groups, runs: captured data, one by one and by pages.
         stats: counts, facets and histograms.
         training: what plans and exporters read.
         labels, review, agreement, feedback: opinions of people and services.
@@ -80,6 +81,7 @@ class Pool:
         self.steps = Steps(database, writer, self.recovery, reader, cache)
         self.trajectories = Trajectories(database, reader, cache)
         self.groups = PromptGroups(database, reader, cache)
+        self.runs = Runs(reader, cache)
         self.stats = Stats(reader, cache)
         self.labels = Labels(database, writer, reader)
         self.review = Review(database, reader)

@@ -7,13 +7,13 @@ import math
 MAX_TERMS = 10_000
 
 
-def t_cdf(t: float, df: int) -> float:
+def t_cdf(t: float, df: float) -> float:
     """P(T ≤ t) with ``df`` degrees of freedom: 1 − I(df/2, 1/2; df/(df + t²))/2 for t ≥ 0."""
     tail = 0.5 * _incomplete_beta(df / 2, 0.5, df / (df + t * t))
     return 1 - tail if t >= 0 else tail
 
 
-def t_quantile(p: float, df: int) -> float:
+def t_quantile(p: float, df: float) -> float:
     """The t with P(T ≤ t) = p, for 0 < p < 1, by bisection to 1e-10 relative."""
     if p < 0.5:
         return -t_quantile(1 - p, df)

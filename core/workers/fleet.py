@@ -128,6 +128,7 @@ class Fleet:
         self._used = used
         self._local_engine = local_engine
         self._engines: list[dict[str, Any]] = []
+        self._paused: list[str] = []
         self._engine_status: dict[str, list[dict[str, Any]]] = {}
         self._journal_errors: dict[str, str] = {}
         self._unshipped: dict[str, tuple[int, float]] = {}
@@ -211,12 +212,26 @@ class Fleet:
         errors = dict(self._journal_errors)
         return problems + [f"gateway process {name}: {errors[name]}" for name in self.names if name in errors]
 
-    def add_engine(self, name: str, base_url: str, *, models: Sequence[str]) -> None:
-        """Add an engine to every worker, including those that start later."""
-        engine = {"name": name, "base_url": base_url, "models": list(models)}
+    def add_engine(self, name: str, base_url: str | None, *, models: Sequence[str], **how: Any) -> None:
+        """Add an engine to every worker, including those that start later. ``how``: arguments of ``EngineSet.add``."""
+        engine = {"name": name, "base_url": base_url, "models": list(models), **how}
+        if engine.get("concurrency") is not None:
+            engine["concurrency"] = _part(engine["concurrency"], self._settings.gateways)
         with self._state_changed:
             self._engines = [one for one in self._engines if one["name"] != name] + [engine]
         self._broadcast({"do": "engine", "engine": engine})
+
+    def remove_engine(self, name: str) -> None:
+        """Remove an engine that was added from every worker."""
+        with self._state_changed:
+            self._engines = [one for one in self._engines if one["name"] != name]
+        self._broadcast({"do": "engine_removed", "name": name})
+
+    def pause_engines(self, names: Collection[str]) -> None:
+        """Set which engines take no new calls, in every worker, including those that start later."""
+        with self._state_changed:
+            self._paused = sorted(names)
+        self._broadcast({"do": "engines_paused", "names": sorted(names)})
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until the calls that the workers had in flight have ended, while a weight sync holds new ones back.
@@ -365,6 +380,7 @@ class Fleet:
             "policy": [asdict(event) for event in self._policy.history],
             "sync": self._policy.sync_json(),
             "engines": self._engines,
+            "paused_engines": self._paused,
             "log_level": logging.getLogger().getEffectiveLevel(),
         }
 
@@ -497,11 +513,16 @@ class Fleet:
                 self._state_changed.wait(left_s)
 
 
+def _part(limit: int, n_workers: int) -> int:
+    """A limit of concurrent calls, of one worker."""
+    return max(1, limit // n_workers)
+
+
 def _worker_settings(settings: Settings) -> Settings:
     """Settings of one worker: limits of concurrent calls are divided by the number of workers."""
 
     def part(limit: int | None) -> int | None:
-        return None if limit is None else max(1, limit // settings.gateways)
+        return None if limit is None else _part(limit, settings.gateways)
 
     engines = tuple(one.model_copy(update={"concurrency": part(one.concurrency)}) for one in settings.engines)
     return settings.model_copy(update={"engines": engines, "engine_concurrency": part(settings.engine_concurrency)})

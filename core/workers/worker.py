@@ -146,6 +146,7 @@ class Worker:
         add_configured_engines(self.engines, settings, self.local)
         for engine in begin["engines"]:
             self.engines.add(**engine)
+        self.engines.pause(begin["paused_engines"])
         self.ledger = LedgerClient(send)
         deps = GatewayDeps(
             settings=settings,
@@ -203,6 +204,10 @@ class Worker:
             self.server.call_soon(lambda: self._begin_drain(message["number"]))
         elif action == "engine":
             self.engines.add(**message["engine"])
+        elif action == "engine_removed":
+            self.engines.remove(message["name"])
+        elif action == "engines_paused":
+            self.engines.pause(message["names"])
         elif action == "fence":
             self.fence.handle_answer(message["fence"])
         elif action == "may":

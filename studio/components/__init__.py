@@ -10,6 +10,7 @@ variables. Each function here takes data and returns what the user clicked, or N
     plain_text(text=…)
     training_rows(rows=…, most=…)
     transcript_view(uid=…, turns=studio.widgets.steps.transcript.transcript(…))
+    theme_choice(page=…, pages=…)
     siblings(rows=…) -> {"what", "uid"} | None
     tree_canvas(…) -> node index | None        mask_canvas(…)        packed_rows(…) -> row index | None
 """
@@ -22,6 +23,7 @@ from studio.components.views import (
     packed_rows,
     plain_text,
     siblings,
+    theme_choice,
     timeline,
     token_view,
     training_rows,
@@ -37,6 +39,7 @@ __all__ = [
     "packed_rows",
     "plain_text",
     "siblings",
+    "theme_choice",
     "timeline",
     "token_view",
     "training_rows",

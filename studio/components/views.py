@@ -10,6 +10,9 @@ from numpy.typing import ArrayLike
 
 from studio.components.base import ignore, packed, renderer
 
+THEME_VERSION = 2
+"""Part of the name under which Streamlit's front end stores the theme of a path, see ``theme.js``."""
+
 
 def token_view(
     *,
@@ -239,6 +242,16 @@ def siblings(
 def plain_text(*, text: str, label: str, name: str, key: str, height: int = 600) -> None:
     """A text of any length. It is displayed in pieces, and can be copied or saved (as ``name``) completely."""
     renderer("plain")(data={"text": text, "label": label, "name": name, "height": height}, key=key)
+
+
+def theme_choice(*, page: str, pages: Sequence[str], key: str) -> None:
+    """Buttons for the theme of all pages in this browser; a choice loads the page again.
+
+    Args:
+        page: path of the page that draws it.
+        pages: paths of all pages.
+    """
+    renderer("theme")(data={"page": page, "pages": list(pages), "version": THEME_VERSION}, key=key)
 
 
 def training_rows(*, rows: Sequence[Mapping[str, Any]], most: float | None, key: str) -> None:

@@ -34,13 +34,14 @@ def trajectory_table() -> TableSpec:
     return TableSpec(
         "trajectory_uid",
         ("prompt_preview", "trajectory_uid", "agent", "n_steps", "tokens", "reward", "findings", "quality", "complete",
-         "policy", "started_at", "tags", "prompt_uid", "model", "channel", "outcome", "correct",
+         "policy", "started_at", "run", "tags", "prompt_uid", "model", "channel", "outcome", "correct",
          "difficulty", "trainable", "source", "ended_at", "n_notes"),
         {
             "trajectory_uid": c.TextColumn("Trajectory", width=154),
             "prompt_uid": c.TextColumn("Prompt group", width=120),
             "prompt_preview": c.TextColumn("Task", width=212),
             "agent": c.TextColumn("Agent", width=92),
+            "run": c.TextColumn("Run", width=110),
             "model": c.TextColumn("Model", width=90),
             "channel": c.TextColumn("Channel", width=70),
             "n_steps": c.NumberColumn("Steps", width=56, format="localized"),
@@ -91,6 +92,39 @@ def group_table() -> TableSpec:
     )  # fmt: skip
 
 
+def run_table() -> TableSpec:
+    """Runs, one per row."""
+    c = st.column_config
+    return TableSpec(
+        "run",
+        ("run", "n_trajectories", "n_groups", "n_scored", "reward_mean", "success_rate", "n_steps_mean",
+         "n_tokens_mean", "error_rate", "policy", "agents", "started_at", "models", "n_steps", "ended_at"),
+        {
+            "run": c.TextColumn("Run", width=190),
+            "n_trajectories": c.NumberColumn("Trajectories", width=84, format="localized"),
+            "n_groups": c.NumberColumn("Groups", width=62, format="localized", help="Prompt groups"),
+            "n_scored": c.NumberColumn("Scored", width=60, format="localized"),
+            "reward_mean": c.NumberColumn("Reward", width=62, format="%.3g", help="Mean of the scored trajectories"),
+            "success_rate": c.ProgressColumn(
+                "Success", width=92, format="percent", min_value=0, max_value=1, help="Share with a reward above 0.5"
+            ),
+            "n_steps_mean": c.NumberColumn("Length", width=62, format="%.3g", help="Steps of a trajectory, mean"),
+            "n_tokens_mean": c.NumberColumn(
+                "Tokens", width=72, format="%.0f", help="Prompt and response tokens of a trajectory's calls, mean"
+            ),
+            "error_rate": c.NumberColumn(
+                "Errors", width=62, format="percent", help="Share of the calls that failed or were aborted"
+            ),
+            "policy": c.TextColumn("Policy", width=62, help="Policy versions, lowest to highest"),
+            "agents": c.ListColumn("Agents", width=120),
+            "models": c.ListColumn("Models", width=120),
+            "n_steps": c.NumberColumn("Steps", width=62, format="localized"),
+            "started_at": c.DatetimeColumn("Started", width=128, format="MMM D, HH:mm:ss"),
+            "ended_at": c.DatetimeColumn("Ended", width=128, format="MMM D, HH:mm:ss"),
+        },
+    )  # fmt: skip
+
+
 def step_table() -> TableSpec:
     """Steps, one per row."""
     c = st.column_config
@@ -99,7 +133,7 @@ def step_table() -> TableSpec:
         ("trajectory_uid", "step_index", "preview", "tool_names", "n_prompt_tokens",
          "n_response_tokens", "reward", "quality", "trainable", "transition", "call_kind", "status",
          "findings", "token_source", "finish_reason", "latency_s", "created_at", "step_uid", "correct", "staleness",
-         "difficulty", "policy_version", "agent", "model", "engine", "prompt_uid", "channel", "source", "tags",
+         "difficulty", "policy_version", "agent", "run", "model", "engine", "prompt_uid", "channel", "source", "tags",
          "n_notes", "trajectory_reward", "n_shared_tokens", "mismatch", "error"),
         {
             "step_uid": c.TextColumn("Step uid", width=164),
@@ -125,6 +159,7 @@ def step_table() -> TableSpec:
             "difficulty": c.NumberColumn("Difficulty", width=70, format="%.2f", help="1 - the group's success rate"),
             "policy_version": c.NumberColumn("Policy", width=56),
             "agent": c.TextColumn("Agent", width=92),
+            "run": c.TextColumn("Run", width=110),
             "model": c.TextColumn("Model", width=90),
             "engine": c.TextColumn("Engine", width=80),
             "prompt_uid": c.TextColumn("Prompt group", width=120),

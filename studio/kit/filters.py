@@ -31,6 +31,7 @@ from studio.kit.range_filters import range_sliders
 FACETS: dict[str, str] = {
     "channel": "Channel",
     "agent": "Agent",
+    "run": "Run",
     "model": "Model",
     "source": "Source",
     "quality": "Step quality",

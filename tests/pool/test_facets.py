@@ -21,9 +21,9 @@ from tests.effort import settings
 
 NOW = 1e9
 COUNTED = (
-    "channel", "source", "agent", "model", "engine", "token_source", "identity_source", "policy_version", "call_kind",
-    "transition", "status", "finish_reason", "trainable", "quality", "correct", "is_last", "trajectory_quality",
-    "complete", "n_steps", "difficulty", "staleness", "findings", "tags", "tool_names", "trajectory_correct",
+    "channel", "source", "agent", "run", "model", "engine", "token_source", "identity_source", "policy_version",
+    "call_kind", "transition", "status", "finish_reason", "trainable", "quality", "correct", "is_last",
+    "trajectory_quality", "complete", "n_steps", "difficulty", "staleness", "findings", "tags", "tool_names", "trajectory_correct",
     "step_index", "prompt_uid",
 )  # fmt: skip
 
@@ -38,6 +38,7 @@ def pool() -> Any:
                 f"s{i}", f"t{i // 5}", f"p{i // 20}", i % 5, NOW + i,
                 channel=rng.choice(["train", "val"]), agent=rng.choice([None, "a", "b"]),
                 model=rng.choice(["m", "n"]), policy_version=rng.choice([None, 1, 2, 3]),
+                metadata={} if i % 3 else {"run": f"r{i % 4}"},
                 status=rng.choice(["ok", "error"]), finish_reason=rng.choice([None, "stop", "length"]),
                 response_message={"content": "x", "tool_calls": [{"function": {"name": rng.choice("fgh")}}]},
             )

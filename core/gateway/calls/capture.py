@@ -25,6 +25,7 @@ from core.gateway.deps import GatewayDeps
 from core.gateway.engines.answer import EngineAnswer, EngineStream
 from core.gateway.engines.base import Engine
 from core.gateway.engines.concurrency import EngineBusy
+from core.gateway.engines.registry import EnginePaused
 from core.gateway.engines.routing import Attempts, affinity, ranked
 from core.gateway.http.asgi import (
     EVENT_STREAM,
@@ -248,7 +249,7 @@ class Capture:
 
     async def _send_error(self, call: Exchange, send: Send, error: StudioError) -> None:
         headers = [JSON, *call.reply_headers()]
-        if isinstance(error, SyncInProgress | EngineBusy | KeySpent) and error.retry_after_s is not None:
+        if isinstance(error, SyncInProgress | EngineBusy | EnginePaused | KeySpent) and error.retry_after_s is not None:
             headers.append((b"retry-after", str(int(error.retry_after_s)).encode()))
         body = self._recorder.scrubbed(call, orjson.dumps(self._dialect.error(error)))
         await send_whole(send, error.http_status, body, headers)

@@ -25,7 +25,7 @@ from core.gateway.access.keys import (
     is_studio_key,
     presented_keys,
 )
-from core.types import Identity, IdentitySource, Source
+from core.types import RUN_NAME, Identity, IdentitySource, Source
 
 __all__ = ["Binding", "Caller", "KeyStore", "hash_key", "presented_keys", "resolve_caller"]
 
@@ -99,6 +99,8 @@ def resolve_caller(
         known["call_kind_hint"] = "main" if turn["turn"] == "main" else "auxiliary"
         known["turn"] = turn["turn"]
         model = None
+    if run := headers.get("x-run"):
+        known[RUN_NAME] = _checked(run, "X-Run")
     harness, agent = _harness(headers, metadata)
     rungs = (
         (IdentitySource.PATH, path.get("trajectory_uid")),

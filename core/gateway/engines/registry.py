@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -22,8 +22,25 @@ from core.gateway.transport.connection_pool import ConnectionPool, Timeouts
 from core.scrub import split_login
 
 IMPLICIT_PROVIDER = "litellm"
+PAUSED_RETRY_S = 10.0
+"""``Retry-After`` of a call to a paused engine, seconds. Clients of OpenAI and Anthropic wait up to 60 s for it."""
 AddEngine = Callable[[str, str, list[str]], None]
 """Registers an engine with all gateways: its name, base URL and globs of model names."""
+
+
+class EnginePaused(EngineError):
+    """Every engine that serves the model is paused: the call was not begun and is not recorded."""
+
+    type = "engine_paused"
+    http_status = 503
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"engine {name!r} is paused by the studio's operator",
+            field="engine",
+            hint=f"try again in {PAUSED_RETRY_S:.0f} s; Settings › Policy engines resumes it",
+        )
+        self.retry_after_s = PAUSED_RETRY_S
 
 
 class EngineSet:
@@ -53,6 +70,7 @@ class EngineSet:
         self._check_every_s = check_every_s
         self._clock = clock
         self._engines: dict[str, Engine] = {}
+        self._paused: frozenset[str] = frozenset()
         self._providers: Engine | None = None
         self._pool = ConnectionPool(bounds)
         self._litellm = LiteLLM()
@@ -162,6 +180,15 @@ class EngineSet:
             if engine is not None and self.default is engine:
                 self.default = next(iter(self._engines.values()), None)
 
+    def pause(self, names: Iterable[str]) -> None:
+        """Set which engines take no new calls, by name; calls in flight finish. Others with the same models go on."""
+        self._paused = frozenset(names)
+
+    @property
+    def paused(self) -> frozenset[str]:
+        """Names of the engines that take no new calls."""
+        return self._paused
+
     def resolve(self, model: str | None) -> Engine:
         """The engine for a model name: the first with a matching glob other than ``*``, else the default.
 
@@ -177,6 +204,10 @@ class EngineSet:
         return self.default
 
     async def pick(self, model: str | None) -> Engine:
+        """The first of ``candidates``. Raises as it does."""
+        return (await self.candidates(model))[0]
+
+    async def _first(self, model: str | None) -> Engine:
         """Like ``resolve``; ``provider/model`` names that the default does not serve go to LiteLLM."""
         if model is None or not names_provider(model):
             return self.resolve(model)
@@ -190,8 +221,12 @@ class EngineSet:
             return self._providers
 
     async def candidates(self, model: str | None) -> list[Engine]:
-        """All engines that serve a model, at least one. Raises EngineError."""
-        first = await self.pick(model)
+        """All engines that serve a model and are not paused, at least one.
+
+        Raises:
+            EngineError: there is no engine. EnginePaused: all of them are paused.
+        """
+        first = await self._first(model)
         listed = list(self._engines.values())
         globs = [glob for glob in first.models if glob != "*" and model is not None and fnmatchcase(model, glob)]
         others = [
@@ -201,7 +236,10 @@ class EngineSet:
         ]
         if others:
             self._watch()
-        return [first, *others]
+        serving = [engine for engine in (first, *others) if engine.name not in self._paused]
+        if not serving:
+            raise EnginePaused(first.name)
+        return serving
 
     def _watch(self) -> None:
         """Start periodic health checks; they end with the event loop."""
@@ -226,6 +264,9 @@ class EngineSet:
             return [*self._engines.values(), *([self._providers] if self._providers is not None else [])]
 
     def status(self) -> list[dict[str, Any]]:
-        """``{name, kind, base_url, models, ok, error, n_calls, n_errors, findings, default}`` of each."""
-        statuses = [{**engine.status(), "default": engine is self.default} for engine in self.engines()]
+        """``{name, kind, base_url, models, ok, error, n_calls, n_errors, findings, default, paused}`` of each."""
+        statuses = [
+            {**engine.status(), "default": engine is self.default, "paused": engine.name in self._paused}
+            for engine in self.engines()
+        ]
         return merge_statuses([statuses, *self.elsewhere()]) if self.elsewhere is not None else statuses

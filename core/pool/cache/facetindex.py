@@ -19,7 +19,7 @@ from core.pool.state.findings import names_of
 from core.pool.store.database import Cursor, arrow, in_list, registered
 
 SETS: tuple[tuple[str, ...], ...] = (
-    ("channel", "source", "agent", "model", "engine", "token_source", "identity_source", "policy_version"),
+    ("channel", "source", "agent", "run", "model", "engine", "token_source", "identity_source", "policy_version"),
     ("call_kind", "transition", "status", "finish_reason", "trainable", "quality", "correct", "is_last"),
     ("complete", "trajectory_quality", "trajectory_correct", "findings", "tags", "tool_names"),
 )

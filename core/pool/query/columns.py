@@ -42,6 +42,7 @@ STEP_COLUMNS: dict[str, Column] = _columns(
     ("channel", "text", "Partition of the pool: train, val"),
     ("source", "text", "blackbox, whitebox, service or import"),
     ("agent", "text", "Agent that called"),
+    ("run", "text", "Run (experiment) of its trajectory"),
     ("model", "text", "Model that answered"),
     ("engine", "text", "Engine that served it"),
     ("policy_version", "number", "Weights version when the call began"),
@@ -89,7 +90,7 @@ STEP_ALIASES = {"step_reward": "reward", "step_quality": "quality", "step_correc
 """Other names of step columns, for conditions in which ``reward`` alone would be the trajectory's."""
 
 _TRAJECTORY_NAMES = (
-    "trajectory_uid", "prompt_uid", "channel", "source", "agent", "model", "identity_source", "n_steps",
+    "trajectory_uid", "prompt_uid", "channel", "source", "agent", "run", "model", "identity_source", "n_steps",
     "n_prompt_tokens", "n_response_tokens", "n_unique_tokens", "reward", "quality", "trainable", "complete",
     "outcome", "policy_version_min", "policy_version_max", "started_at", "ended_at", "tags", "n_notes",
     "prompt_preview", "correct", "difficulty",

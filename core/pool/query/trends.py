@@ -13,7 +13,10 @@ from core.types import View
 AXES = {"time": "epoch(t.started_at)", "policy_version": "t.policy_version_min"}
 """What a trend runs over -> its value for a trajectory: seconds of its start, or the version that it began with."""
 
-SPLITS = {"agent": "t.agent", "model": "t.model", "task": "t.prompt_uid", "channel": "t.channel", "source": "t.source"}
+SPLITS = {
+    "agent": "t.agent", "run": "t.run", "model": "t.model", "task": "t.prompt_uid", "channel": "t.channel",
+    "source": "t.source",
+}  # fmt: skip
 """What a trend can be split by -> its value for a trajectory."""
 
 _SQL = """

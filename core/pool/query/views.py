@@ -306,7 +306,7 @@ def _has_notes(name: str, value: Any) -> Condition:
 
 def _registry() -> dict[str, Filter]:
     one_of = (
-        "channel", "source", "agent", "model", "engine", "token_source", "transition", "call_kind",
+        "channel", "source", "agent", "run", "model", "engine", "token_source", "transition", "call_kind",
         "identity_source", "status", "finish_reason", "quality", "trajectory_quality",
         "trajectory_uid", "prompt_uid", "step_uid",
     )  # fmt: skip

@@ -75,7 +75,9 @@ _CASTS = frozenset(
     {"BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "DOUBLE", "FLOAT", "VARCHAR", "DATE", "TIMESTAMP"}
 )
 _TYPE_ALIASES = {"INT": "INTEGER", "TEXT": "VARCHAR", "STRING": "VARCHAR", "BOOL": "BOOLEAN", "REAL": "FLOAT"}
-LONG_TEXTS = frozenset({"agent", "channel", "engine", "error", "finish_reason", "identity_source", "mismatch", "model"})
+LONG_TEXTS = frozenset(
+    {"agent", "channel", "engine", "error", "finish_reason", "identity_source", "mismatch", "model", "run"}
+)
 """Columns that hold whatever an agent, an engine or a producer sent."""
 _NUMBERS = ("INTEGER", "NUMERIC", "DECIMAL", "DOUBLE", "FLOAT", "BIGINT")
 

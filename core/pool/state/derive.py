@@ -11,6 +11,7 @@ Rules, in words:
 - Trajectory trainable: annotation, else whether any of its steps is.
 - Channel and prompt group: those of the registration or completion, else its first step's (for the
   group the first with tools, since a title request may come before the task).
+- Run: as the registration or completion names it in its metadata, else the first step that names one.
 - Complete: it was closed by a request, or its producer marked a step as the last.
 - ``is_last``: as the producer marked it, or the last main step of a complete trajectory.
 - Findings: as ``core.pool.state.findings`` defines them. Difficulty: 1 - the success rate of the prompt group.
@@ -24,13 +25,14 @@ from collections.abc import Iterable
 
 from core.pool.state.adoption import apply_adopted
 from core.pool.state.findings import BIT, CHECKS, FAILED_OUTCOMES
+from core.pool.state.runs import run_sql
 from core.pool.state.sharedsql import trainable_sql
 from core.pool.state.workspace import Workspace
 from core.pool.store.database import Cursor
 
 DEFAULT_CHANNEL = "train"
 
-_REPORTED = """
+_REPORTED = f"""
 WITH event AS (
     SELECT trajectory_id,
         arg_max(prompt_uid, event_id) AS prompt_uid,
@@ -39,6 +41,7 @@ WITH event AS (
         arg_max(reward, event_id) AS reward,
         arg_max(outcome, event_id) AS outcome,
         arg_max(metadata, event_id) AS metadata,
+        arg_max({run_sql("metadata")}, event_id) AS run,
         bool_or(kind = 'complete') AS complete
     FROM trajectory_events SEMI JOIN scope USING (trajectory_id) GROUP BY trajectory_id
 ), fact AS (
@@ -47,6 +50,7 @@ WITH event AS (
         arg_min(channel, step_id) AS channel,
         coalesce(max(n_tools), 0) > 0 AS has_tools,
         arg_max(agent, step_id) AS agent,
+        arg_min(run, step_id) AS run,
         bool_or(is_last) AS closed,
         arg_min(prompt_preview, step_id) FILTER (n_tools > 0) AS tool_prompt_preview,
         arg_min(prompt_preview, step_id) AS any_prompt_preview
@@ -56,6 +60,7 @@ SELECT scope.trajectory_id,
     coalesce(event.prompt_uid, fact.prompt_uid) AS prompt_uid,
     coalesce(event.channel, fact.channel, $default_channel) AS channel,
     coalesce(event.agent, fact.agent) AS agent,
+    coalesce(event.run, fact.run) AS run,
     coalesce(event.complete, FALSE) OR coalesce(fact.closed, FALSE) AS complete,
     event.reward, event.outcome, event.metadata,
     coalesce(fact.has_tools, FALSE) AS has_tools,
@@ -93,7 +98,7 @@ WITH continued AS (
 )
 SELECT
     f.step_id, f.trajectory_id, f.parent_step_id, f.step_uid, reported.prompt_uid, f.step_index, reported.channel,
-    f.source, f.agent, f.model, f.engine, f.policy_version, f.policy_version_end, f.token_source,
+    f.source, f.agent, reported.run, f.model, f.engine, f.policy_version, f.policy_version_end, f.token_source,
     f.transition, f.effective_kind AS call_kind, f.identity_source, f.status, f.error, f.mismatch,
     f.finish_reason, f.n_prompt_tokens, f.n_response_tokens, f.n_shared_tokens, f.has_logprobs,
     f.created_at, f.latency_s,
@@ -144,8 +149,8 @@ WITH step AS (
     FROM effective GROUP BY trajectory_id
 )
 SELECT
-    t.trajectory_id, t.trajectory_uid, reported.prompt_uid, reported.channel, step.source, reported.agent, step.model,
-    step.identity_source,
+    t.trajectory_id, t.trajectory_uid, reported.prompt_uid, reported.channel, step.source, reported.agent, reported.run,
+    step.model, step.identity_source,
     coalesce(step.n_steps, 0) AS n_steps,
     coalesce(step.n_prompt_tokens, 0) AS n_prompt_tokens,
     coalesce(step.n_response_tokens, 0) AS n_response_tokens,
@@ -212,7 +217,7 @@ WHERE g.prompt_uid = t.prompt_uid AND g.channel = t.channel
 """
 
 _MUTABLE = (
-    "prompt_uid", "channel", "call_kind", "reward", "quality", "trainable", "n_notes", "is_last", "correct",
+    "prompt_uid", "channel", "run", "call_kind", "reward", "quality", "trainable", "n_notes", "is_last", "correct",
     "finding_bits", "tags_json",
 )  # fmt: skip
 """Columns of ``step_state`` that can change after a step is in."""

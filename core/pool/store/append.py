@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from core.errors import InvalidInput
 from core.pool.state.findings import CallFindings, find_in_call, findings_table
+from core.pool.state.runs import run_sql
 from core.pool.store.content import (
     called_tools,
     canonical,
@@ -335,7 +336,10 @@ def insert_steps(
         new_step_messages=message_table,
         new_findings=findings_table(ids, owners, seen),
     ):
-        cursor.execute(f"INSERT INTO steps BY NAME SELECT *, {FACTS_HASH} AS facts_hash FROM new_steps")
+        cursor.execute(
+            f"INSERT INTO steps BY NAME SELECT *, {FACTS_HASH} AS facts_hash, {run_sql('metadata')} AS run"
+            " FROM new_steps"
+        )
         cursor.execute("INSERT INTO step_tokens BY NAME SELECT * FROM new_tokens")
         cursor.execute("INSERT INTO step_messages BY NAME SELECT * FROM new_step_messages")
         cursor.execute("INSERT INTO step_findings BY NAME SELECT * FROM new_findings")

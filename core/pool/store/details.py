@@ -22,7 +22,7 @@ from core.pool.store.restore import (
 
 _STATE = """
 SELECT
-    step_uid, prompt_uid, step_index, channel, source, agent, model, engine, policy_version, policy_version_end,
+    step_uid, prompt_uid, step_index, channel, source, agent, run, model, engine, policy_version, policy_version_end,
     token_source, transition, call_kind, identity_source, status, error, mismatch, finish_reason, n_prompt_tokens,
     n_response_tokens, n_shared_tokens, created_at, latency_s, reward, quality, trainable, tags, n_notes, is_last,
     tool_names, preview, has_logprobs, correct, finding_bits, step_id, parent_step_id, trajectory_id

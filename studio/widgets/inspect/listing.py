@@ -1,4 +1,4 @@
-"""Inspect's table of trajectories, groups or steps, with columns and order chosen by the user."""
+"""Inspect's table of trajectories, groups, steps or runs, with columns and order chosen by the user."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import streamlit as st
 
 from core.pool.groups import PromptGroups
 from core.pool.query.columns import GROUP_COLUMNS, STEP_COLUMNS, TRAJECTORY_COLUMNS
+from core.pool.query.runs import RUN_COLUMNS
+from core.pool.runs import Runs
 from core.pool.steps import Steps
 from core.pool.trajectories import Trajectories
 from core.types import View
@@ -18,7 +20,11 @@ from studio.kit import data_tables, selection
 from studio.kit.filters import active_filters, apply_view, view_hash, with_filter
 from studio.kit.url_choices import segmented_choice
 
-LEVELS = {"trajectories": "Trajectories", "groups": "Prompt groups", "steps": "Steps"}
+LEVELS = {"trajectories": "Trajectories", "groups": "Prompt groups", "steps": "Steps", "runs": "Runs"}
+NO_RUN = (
+    "A run is a named experiment. Agents name it with the header X-Run; session keys, submitted steps and "
+    "registrations with metadata.run. Rollouts and learning runs name theirs."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,7 @@ TABLES = {
     "trajectories": Level(data_tables.trajectory_table, list(TRAJECTORY_COLUMNS), "started_at desc", "trajectory"),
     "groups": Level(data_tables.group_table, list(GROUP_COLUMNS), "started_at desc", "group"),
     "steps": Level(data_tables.step_table, list(STEP_COLUMNS), "created_at desc", "step"),
+    "runs": Level(data_tables.run_table, list(RUN_COLUMNS), "started_at desc", "runs"),
 }
 
 
@@ -51,10 +58,11 @@ def listing(view: View) -> None:
         bar = st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="pick-bar", width="content")
         table_settings(sorting, spec, level)
     active_filters(view, key="inspect")
-    lists: dict[str, Steps | Trajectories | PromptGroups] = {
+    lists: dict[str, Steps | Trajectories | PromptGroups | Runs] = {
         "trajectories": pool.trajectories,
         "groups": pool.groups,
         "steps": pool.steps,
+        "runs": pool.runs,
     }
     listed = lists[level]
     page = data_tables.page_from_query()
@@ -62,6 +70,9 @@ def listing(view: View) -> None:
     if len(rows) == 0 and page > 1:
         state.set_query(page=None)
         st.rerun()
+    if len(rows) == 0 and level == "runs" and not (view.filters or view.where):
+        kit.empty_state("No run yet", NO_RUN, icon="science")
+        return
     if len(rows) == 0:
         kit.empty_state(f"No {LEVELS[level].lower()} match", "Remove a filter to see more.", icon="filter_alt_off")
         return
@@ -95,6 +106,9 @@ def open_row(view: View, level: str, uid: str) -> None:
         state.set_query(trajectory=uid, step=first_match(view, uid))
     elif level == "groups":
         state.set_query(group=uid)
+    elif level == "runs":
+        state.set_view(with_filter(view, "run", uid))
+        state.set_query(level=None, page=None)
     else:
         state.set_query(trajectory=state.service().pool.steps.get(uid)["trajectory_uid"], step=uid)
 
@@ -165,17 +179,17 @@ def title(spec: data_tables.TableSpec, name: str) -> str:
 
 def selection_bar(view: View, level: str, info: Level, picked: set[str]) -> None:
     """Actions on the selected rows of all pages."""
-    filter_name = "prompt_uid" if level == "groups" else f"{info.pick}_uid"
+    filter_name = {"groups": "prompt_uid", "runs": "run"}.get(level, f"{info.pick}_uid")
     st.html(f'<div class="cs-note"><b>{len(picked):,}</b> selected</div>', width="content")
     two = len(picked) == 2
     if level != "groups" and st.button(
         "Compare", key="pick-compare", disabled=not two, help="Compare two rows side by side"
     ):
-        state.set_query(compare=sorted(picked), page=None)
+        state.set_query(**{"runs" if level == "runs" else "compare": sorted(picked)}, page=None)
         st.rerun()
     if st.button("Keep only these", key="pick-only", help="Filter by the selection"):
         apply_view(with_filter(view, filter_name, sorted(picked)))
-    if level != "groups" and st.button("Label", key="pick-label", help="In Curate"):
+    if level in ("trajectories", "steps") and st.button("Label", key="pick-label", help="In Curate"):
         params = state.view_to_query(view)
         state.goto("curate", **params, level=info.pick, picked=sorted(picked)[: selection.URL_PICKS])
     if st.button("Deselect all", icon=":material/close:", type="tertiary", key="pick-clear", help="Deselect all"):

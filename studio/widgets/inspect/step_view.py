@@ -101,7 +101,7 @@ def show_facts(step: Mapping[str, Any]) -> None:
         _facts(step, ("step_uid", "trajectory_uid", "prompt_uid", "step_index", "parent_step_uid", "response_id"))
         doubt = (step.get("metadata") or {}).get("uncertain")
         identity = {**step, "uncertain": doubt} if doubt and step.get("identity_source") == "inferred" else step
-        _facts(identity, ("channel", "source", "agent", "identity_source", "uncertain"))
+        _facts(identity, ("channel", "source", "agent", "run", "identity_source", "uncertain"))
         section("Tokens")
         _facts(
             step,

@@ -15,8 +15,15 @@ from studio.charts.trends import MEASURES, trend
 from studio.kit.url_choices import list_choice, segmented_choice
 
 AXES = {"time": "Time", "policy_version": "Policy version"}
-SPLITS = {"none": "Not split", "agent": "By agent", "task": "By task", "model": "By model", "channel": "By channel"}
-FILTERS = {"agent": "agent", "task": "prompt_uid", "model": "model", "channel": "channel"}
+SPLITS = {
+    "none": "Not split",
+    "agent": "By agent",
+    "run": "By run",
+    "task": "By task",
+    "model": "By model",
+    "channel": "By channel",
+}
+FILTERS = {"agent": "agent", "run": "run", "task": "prompt_uid", "model": "model", "channel": "channel"}
 """Split -> the filter that selects one of its parts."""
 OTHERS = "(others)"
 

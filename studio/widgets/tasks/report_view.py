@@ -15,8 +15,8 @@ from core.report.source import runs_of, subject_of
 from core.rollouts import Run
 from studio import kit, state
 from studio.kit.html_tables import html_table
+from studio.kit.prices import PROMPT, SAMPLED, price_input, prices_of_url
 from studio.kit.url_choices import list_choice, segmented_choice
-from studio.widgets.tasks.prices import PROMPT, SAMPLED, price_input, prices_of_url
 
 NOBODY = ""
 CHOICES = {"current": "Current rewards", "run": "Scores of the run"}

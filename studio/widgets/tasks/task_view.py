@@ -16,9 +16,9 @@ from core.report.source import Tried, attempts_at, runs_of
 from studio import kit, state
 from studio.kit.figures import Tone
 from studio.kit.html_tables import dot_label, html_table
+from studio.kit.prices import prices_of_url
 from studio.kit.url_choices import list_choice, segmented_choice
 from studio.widgets.tasks.edit import edit_tab
-from studio.widgets.tasks.prices import prices_of_url
 
 TABS = {
     "query": "Query",

@@ -122,9 +122,20 @@ def test_headers_name_the_rest(gateway):
     assert (identity["channel"], identity["source"], identity["agent"]) == ("val", "service", "bot")
 
 
+def test_a_header_names_the_run(gateway):
+    assert identity_of(gateway, headers={"X-Run": "prompt-v2"})["metadata"]["run"] == "prompt-v2"
+    assert "run" not in identity_of(gateway)["metadata"]
+
+
 @pytest.mark.parametrize(
     "headers",
-    [{"X-Source": "nonsense"}, {"X-Trajectory-Uid": "has blank"}, {"X-Prompt-Uid": "x" * 300}, {"X-Channel": "a b"}],
+    [
+        {"X-Source": "nonsense"},
+        {"X-Trajectory-Uid": "has blank"},
+        {"X-Prompt-Uid": "x" * 300},
+        {"X-Channel": "a b"},
+        {"X-Run": "x" * 300},
+    ],
 )
 def test_names_that_do_not_fit_are_refused(gateway, headers):
     response = gateway.chat(headers=headers)

@@ -1,4 +1,4 @@
-"""Prices of tokens, kept in the URL: the report and the pages of tasks use the same."""
+"""Prices of tokens, kept in the URL: reports, tasks and the comparison of runs use the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROMPT, SAMPLED = "price_prompt", "price_sampled"
 
 def price_input(label: str, name: str) -> None:
     """The field of one price, US dollars for a million tokens; empty means unknown."""
-    key = f"tasks-{name}"
+    key = f"prices-{name}"
     st.session_state[key] = _price(name)
     st.number_input(
         label, min_value=0.0, value=None, placeholder="unknown", key=key, on_change=_changed, args=(name, key)

@@ -23,8 +23,8 @@ NOW = 1e9
 COUNTED = (
     "channel", "source", "agent", "run", "model", "engine", "token_source", "identity_source", "policy_version",
     "call_kind", "transition", "status", "finish_reason", "trainable", "quality", "correct", "is_last",
-    "trajectory_quality", "complete", "n_steps", "difficulty", "staleness", "findings", "tags", "tool_names", "trajectory_correct",
-    "step_index", "prompt_uid",
+    "trajectory_quality", "complete", "n_steps", "difficulty", "staleness", "findings", "tags", "tool_names",
+    "trajectory_correct", "step_index", "prompt_uid",
 )  # fmt: skip
 
 

@@ -53,7 +53,9 @@ def make_steps() -> list[Step]:
                 "content": f"answer {i}",
                 "tool_calls": [{"function": {"name": rng.choice(["run", "read"]), "arguments": "{}"}}],
             },
-            metadata={"task": {"id": i % 4, "name": f"n{i % 3}"}, "a.b": True} if i % 2 else {},
+            metadata={"task": {"id": i % 4, "name": f"n{i % 3}"}, "a.b": True, "run": f"r{i // 6 % 3}"}
+            if i % 2
+            else {},
         )
         for i in range(N_STEPS)
     ]
@@ -105,6 +107,7 @@ CASES: list[tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = [
     ({"channel": "val"}, lambda r: r["channel"] == "val"),
     ({"channel": ["val", "train"]}, lambda r: True),
     ({"agent": [None, "codex"]}, lambda r: r["agent"] in (None, "codex")),
+    ({"run": "r1"}, lambda r: int(r["trajectory_uid"][1:]) % 3 == 1),
     ({"agent": []}, lambda r: False),
     ({"agent": None}, lambda r: True),
     ({"source": "whitebox", "model": "m1"}, lambda r: r["source"] == "whitebox" and r["model"] == "m1"),

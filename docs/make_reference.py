@@ -125,7 +125,6 @@ FIELDS = {
     "channel": ("channel",),
     "source": ("source",),
     "agent": ("agent",),
-    "run": ("run",),
     "rollout log-probs": ("response_logprobs",),
     "policy version": ("policy_version",),
     "reward": ("reward",),

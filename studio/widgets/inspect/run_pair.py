@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import streamlit as st
 
 from core.report.estimate import Estimate
@@ -19,7 +20,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
     "success_rate": lambda value: f"{100 * value:.1f} %",
     "error_rate": lambda value: f"{100 * value:.1f} %",
     "n_tokens": lambda value: f"{value:,.0f}",
-    "cost_usd": lambda value: f"${value:.4g}" if value >= 0 else f"-${-value:.4g}",
+    "cost_usd": lambda value: dollars(value),
 }
 
 
@@ -105,8 +106,16 @@ def with_interval(value: Estimate | None, text: Callable[[float], str]) -> str:
 
 
 def signed(value: float, text: Callable[[float], str]) -> str:
-    """A difference with its sign."""
-    return f"+{text(value)}" if value > 0 else text(value)
+    """A difference with its sign; that of two percentages is in percentage points."""
+    shown = text(value).replace(" %", " points")
+    return f"+{shown}" if value > 0 else shown
+
+
+def dollars(value: float) -> str:
+    """US dollars with three significant digits; the calls of an attempt may cost a fraction of a cent."""
+    return (
+        f"{'-' if value < 0 else ''}${np.format_float_positional(abs(value), precision=3, fractional=False, trim='-')}"
+    )
 
 
 def verdict(row: Difference) -> str:

@@ -16,11 +16,19 @@ from studio.kit.filters import active_filters, with_filter
 from studio.kit.html_tables import dot_label, html_table
 from studio.kit.prices import PROMPT, SAMPLED, price_input, prices_of_url
 
+
+def dollars(value: float) -> str:
+    """US dollars with three significant digits; the calls of an attempt may cost a fraction of a cent."""
+    return (
+        f"{'-' if value < 0 else ''}${np.format_float_positional(abs(value), precision=3, fractional=False, trim='-')}"
+    )
+
+
 FORMATS: dict[str, Callable[[float], str]] = {
     "success_rate": lambda value: f"{100 * value:.1f} %",
     "error_rate": lambda value: f"{100 * value:.1f} %",
     "n_tokens": lambda value: f"{value:,.0f}",
-    "cost_usd": lambda value: dollars(value),
+    "cost_usd": dollars,
 }
 
 
@@ -109,13 +117,6 @@ def signed(value: float, text: Callable[[float], str]) -> str:
     """A difference with its sign; that of two percentages is in percentage points."""
     shown = text(value).replace(" %", " points")
     return f"+{shown}" if value > 0 else shown
-
-
-def dollars(value: float) -> str:
-    """US dollars with three significant digits; the calls of an attempt may cost a fraction of a cent."""
-    return (
-        f"{'-' if value < 0 else ''}${np.format_float_positional(abs(value), precision=3, fractional=False, trim='-')}"
-    )
 
 
 def verdict(row: Difference) -> str:

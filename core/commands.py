@@ -142,6 +142,28 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
         with connect(data) as client:
             print_json(client.call("POST", f"/api/v1/datasets/{quote(name, safe='')}/export", body))
 
+    @app.command("export-dataset")
+    def export_dataset(
+        folder: Annotated[Path, typer.Argument(help="Folder that claw-studio export steps_dataset wrote")],
+        format: Annotated[str, typer.Argument(help="trl_sft, steps_parquet, ...: formats whose rows are per group")],
+        out: Annotated[Path, typer.Option(help="Folder to write to")],
+        option: Annotated[
+            list[str] | None, typer.Option(help="Option NAME=VALUE of the format; may be repeated")
+        ] = None,
+    ) -> None:
+        """Write a dataset of steps in a format: the file that export writes of its plan, byte for byte. No studio."""
+        from core.export.joining import export_dataset
+
+        result = export_dataset(folder, format, out, options=format_options(option))
+        print_json(
+            {
+                "path": str(result.path),
+                "manifest_path": str(result.manifest_path),
+                "n_rows": result.n_rows,
+                "n_tokens": result.n_tokens,
+            }
+        )
+
 
 def add_upkeep_to(app: typer.Typer, connect: Connect, locked_folder: LockedFolder) -> None:
     """Register the commands for maintenance of the data folder."""

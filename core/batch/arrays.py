@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from core.batch.layout import TokenReader, chunks
@@ -50,9 +51,20 @@ TOKEN_COLUMNS = ("prompt_ids", "response_ids", "response_logprobs", "response_ma
 
 
 def trajectory_ranges(plan: Plan) -> Iterator[tuple[int, int]]:
-    """Ranges of plan steps of whole trajectories, about ``CHUNK_TOKENS`` tokens each."""
-    n_steps = plan.trajectories["n_steps"].to_numpy().astype(np.int64)
-    yield from chunks(plan.lengths, np.cumsum(n_steps), CHUNK_TOKENS)
+    """Ranges of plan steps of whole trajectories, about ``CHUNK_TOKENS`` tokens each.
+
+    A range that holds the end of a prompt group ends with a group. So a part of the plan that begins where a range
+    begins has the ranges of the plan, and its rows are written to the same bytes (``core.export.dataset``).
+    """
+    ends = np.cumsum(plan.trajectories["n_steps"].to_numpy().astype(np.int64))
+    yield from chunks(plan.lengths, ends, CHUNK_TOKENS, stops=ends[group_ends(plan) - 1])
+
+
+def group_ends(plan: Plan) -> Ints:
+    """Number of trajectories up to the end of each prompt group, in plan order: int64 [g]."""
+    group = plan.trajectories["group"].to_numpy()
+    ends: Ints = np.append(np.flatnonzero(np.diff(group)) + 1, len(group)).astype(np.int64)
+    return ends[ends > 0]
 
 
 def step_tables(plan: Plan, reader: TokenReader) -> Iterator[pa.Table]:
@@ -84,6 +96,7 @@ def step_table(plan: Plan, reader: TokenReader, low: int, high: int) -> pa.Table
         if field.name not in columns:
             present = field.name in rows.column_names
             columns[field.name] = rows[field.name].cast(field.type) if present else pa.nulls(len(rows), field.type)
+    columns["trajectory"] = pc.add(columns["trajectory"], pa.scalar(plan.first_trajectory, pa.int32()))
     return pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 

@@ -134,13 +134,16 @@ class PlanLayout:
         }
 
 
-def chunks(lengths: Ints, borders: Ints, max_tokens: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
+def chunks(
+    lengths: Ints, borders: Ints, max_tokens: int = CHUNK_TOKENS, stops: Ints | None = None
+) -> Iterator[tuple[int, int]]:
     """Ranges ``[low, high)`` of steps that end on ``borders`` and hold about ``max_tokens`` tokens, at least one block.
 
     Args:
         lengths: int64 [n], tokens of each step.
         borders: int64, rising, where a range may end; the last is n.
         max_tokens: tokens per range.
+        stops: int64, rising, some of the borders: a range that reaches one ends on the last one that it reaches.
     """
     total = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
     low = 0
@@ -149,6 +152,8 @@ def chunks(lengths: Ints, borders: Ints, max_tokens: int = CHUNK_TOKENS) -> Iter
         high = int(borders[last]) if last >= 0 else low
         if high <= low:
             high = int(borders[np.searchsorted(borders, low, side="right")])
+        if stops is not None and (reached := int(np.searchsorted(stops, high, side="right"))):
+            high = int(stops[reached - 1]) if stops[reached - 1] > low else high
         yield low, high
         low = high
 

@@ -73,6 +73,7 @@ class Plan:
         pairs: preference pairs (chosen, rejected: numbers of ``trajectories``; chosen_uid, rejected_uid,
             prompt_uid, margin), or None.
         dataset_version: the version that it was made from; ``reader`` then gives the version's tokens. None: the pool.
+        first_trajectory: where this is a part of a plan, the number of its first trajectory in that plan.
     """
 
     view: View
@@ -88,6 +89,7 @@ class Plan:
     lacks: list[str] = field(default_factory=list)
     pairs: pa.Table | None = None
     dataset_version: dict[str, Any] | None = None
+    first_trajectory: int = 0
 
     @property
     def uid(self) -> str:

@@ -161,10 +161,11 @@ def _masked_tokens(step: Mapping[str, Any], starts: list[int], ends: list[int], 
     for start, end in zip(starts, ends, strict=True):
         masked[start:end] = True
     response_mask = step["response_mask"]
+    if masked[n_prompt:].any():
+        every = np.ones(n_response, dtype=np.uint8) if response_mask is None else response_mask
+        response_mask = np.where(masked[n_prompt:], np.uint8(0), every)
     return {
-        "response_mask": (~masked[n_prompt:]).astype(np.uint8)
-        if response_mask is None
-        else np.where(masked[n_prompt:], 0, response_mask),
+        "response_mask": response_mask,
         "prompt_ids": None if prompt is None else np.where(masked[:n_prompt], np.int32(mask_id), prompt),
         "response_ids": None if response is None else np.where(masked[n_prompt:], np.int32(mask_id), response),
         "response_logprobs": logprobs

@@ -13,6 +13,7 @@ from core.export import (
     areal,
     axolotl,
     clawgym_sft,
+    dataset,
     llama_factory,
     openai_messages,
     openrlhf,
@@ -68,12 +69,12 @@ def export(
     options: Mapping[str, Any] | None = None,
     **named: Any,
 ) -> ExportResult:
-    """Write a plan to a file, and its manifest.
+    """Write a plan to a file, and its manifest; or to a dataset of steps (``core.export.dataset``).
 
     Args:
         plan: the plan to write.
         pool: source of tokens and messages.
-        format_name: key of ``EXPORTERS``.
+        format_name: key of ``EXPORTERS``, or ``steps_dataset``.
         out_dir: folder; created if missing.
         progress: called with (steps written, total steps); raising from it cancels the export.
         clock: time for the manifest.
@@ -83,8 +84,10 @@ def export(
     Raises:
         InvalidInput: the format or an option is unknown, the plan is empty, or the folder can't be written.
     """
-    if format_name not in EXPORTERS:
-        known = ", ".join(EXPORTERS)
-        raise InvalidInput(f"no export format {format_name!r}", field="format", hint=f"one of {known}")
     chosen = {**(options or {}), **named}
+    if format_name == dataset.NAME:
+        return dataset.write_dataset(plan, pool, out_dir, progress=progress, clock=clock, options=chosen)
+    if format_name not in EXPORTERS:
+        known = ", ".join([*EXPORTERS, dataset.NAME])
+        raise InvalidInput(f"no export format {format_name!r}", field="format", hint=f"one of {known}")
     return run_export(EXPORTERS[format_name], plan, pool, out_dir, progress=progress, clock=clock, options=chosen)

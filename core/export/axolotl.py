@@ -79,4 +79,5 @@ EXPORTER = Exporter(
     choices=MERGE,
     differences=differences,
     imitates=True,
+    by_group=True,
 )

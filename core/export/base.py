@@ -11,7 +11,7 @@ import io
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -75,14 +75,34 @@ class Difference:
     Attributes:
         what: description in one line, with the number of rows or groups if known.
         flag: the setting of the trainer, recipe or format that prevents it; None if there is none.
+        n: the number that ``what`` begins with, if parts of an export count it each for itself.
     """
 
     what: str
     flag: str | None = None
+    n: int | None = None
+
+    @classmethod
+    def counted(cls, n: int, rest: str, flag: str | None = None) -> Difference:
+        """A difference of ``n`` rows, steps or tokens; ``rest`` follows the number."""
+        return cls(f"{n:,} {rest}", flag, n)
 
     def to_json(self) -> dict[str, str | None]:
         """The difference as JSON."""
         return {"what": self.what, "flag": self.flag}
+
+
+def combined(differences: Iterable[Difference]) -> list[Difference]:
+    """The differences of all parts of an export, each once: counts are added. Sorted by text."""
+    sums: dict[tuple[str, str | None], int | None] = {}
+    for one in differences:
+        rest = one.what if one.n is None else one.what.removeprefix(f"{one.n:,} ")
+        before = sums.get((rest, one.flag))
+        sums[rest, one.flag] = one.n if before is None or one.n is None else before + one.n
+    return [
+        Difference(rest, flag) if n is None else Difference.counted(n, rest, flag)
+        for (rest, flag), n in sorted(sums.items(), key=lambda item: item[0][0])
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +166,8 @@ class Exporter:
         differences: differences between the plan and the trainer, from the plan and the checked options, without
             reading tokens. Pages show them before the export; the manifest lists them with those of ``Written``.
         imitates: whether its trainer learns every row as a good answer, whatever its reward (supervised fine-tuning).
+        by_group: whether a row depends on its prompt group alone, and the rows are in plan order. Parts of a plan that
+            are whole groups can then be written apart and joined (``core.export.joining``).
     """
 
     name: str
@@ -162,6 +184,7 @@ class Exporter:
     masks_tokens: bool = True
     differences: Differences = no_differences
     imitates: bool = False
+    by_group: bool = False
 
     def deviations(self, plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
         """What is known before the export: a recipe that does not suit the format, edits, then ``differences``."""
@@ -253,28 +276,29 @@ def run_export(
     """
     settings, source = exporter.settings(options), source_of(plan, pool)
     reading = checked_source(exporter, plan, pool)
-    path = out_dir / ("-".join([exporter.name, *exporter.marks(settings), plan.hash[:12]]) + exporter.suffix)
-    manifest_path = path.with_name(path.name + ".manifest.json")
-    if (done := _finished(path, manifest_path, plan)) is not None:
+    path = export_path(exporter, plan, out_dir, settings)
+    if (done := finished(path, plan)) is not None:
         return done
-    with _named("make", out_dir):
+    with naming("make", out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
-    with _named("write to", out_dir), atomic(path) as file, Sink(file) as sink:
-        written = exporter.write(plan, reading, sink, settings, progress or _no_progress)
-    for name, content in exporter.beside.items():
-        with _named("write to", out_dir), atomic(out_dir / name) as file:
-            file.write(content(path.name))
-    manifest = {
-        "manifest_version": MANIFEST_VERSION,
-        "format": exporter.name,
-        "options": settings,
-        "file": path.name,
-        "sha256": sink.sha256,
-        "n_bytes": sink.n_bytes,
-        "n_rows": written.n_rows,
-        "n_tokens": written.n_tokens,
-        "n_loss_tokens": written.n_loss_tokens,
-        "differences": [one.to_json() for one in (*exporter.deviations(plan, settings), *written.differences)],
+    with naming("write to", out_dir), atomic(path) as file, Sink(file) as sink:
+        written = exporter.write(plan, reading, sink, settings, progress or no_progress)
+    return write_manifest(exporter, plan, path, sink, written, settings, plan_head(plan, source), clock)
+
+
+def export_path(exporter: Exporter, plan: Plan, out_dir: Path, settings: Mapping[str, str]) -> Path:
+    """The file of a plan in one format with these options."""
+    return out_dir / ("-".join([exporter.name, *exporter.marks(settings), plan.hash[:12]]) + exporter.suffix)
+
+
+def manifest_path_of(path: Path) -> Path:
+    """The manifest of an exported file."""
+    return path.with_name(path.name + ".manifest.json")
+
+
+def plan_head(plan: Plan, source: ExportSource) -> dict[str, Any]:
+    """The fields of a manifest that are the same in every format; redacted if the version is."""
+    head = {
         "plan": {"uid": plan.uid, "hash": plan.hash},
         "dataset_version": plan.dataset_version,
         "view": plan.view_json(),
@@ -284,13 +308,50 @@ def run_export(
         "funnel": plan.funnel_json(),
         "excluded": [reason.to_json() for reason in plan.excluded],
         "tokenizers": tokenizers_of(plan, source),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+    }
+    if isinstance(source, VersionSource) and source.redaction is not None:
+        head |= {name: _without_hits(head[name], source.redaction) for name in WRITTEN_BY_PEOPLE}
+    return head
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that decide an export's bytes."""
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+def write_manifest(
+    exporter: Exporter,
+    plan: Plan,
+    path: Path,
+    sink: Sink,
+    written: Written,
+    settings: Mapping[str, str],
+    head: Mapping[str, Any],
+    clock: Callable[[], float],
+) -> ExportResult:
+    """Write what stands beside a complete file: the format's programs, then the manifest. ``head``: ``plan_head``."""
+    for name, content in exporter.beside.items():
+        with naming("write to", path.parent), atomic(path.parent / name) as file:
+            file.write(content(path.name))
+    differences = [*exporter.deviations(plan, settings), *combined(written.differences)]
+    manifest = {
+        "manifest_version": MANIFEST_VERSION,
+        "format": exporter.name,
+        "options": dict(settings),
+        "file": path.name,
+        "sha256": sink.sha256,
+        "n_bytes": sink.n_bytes,
+        "n_rows": written.n_rows,
+        "n_tokens": written.n_tokens,
+        "n_loss_tokens": written.n_loss_tokens,
+        "differences": [one.to_json() for one in differences],
+        **head,
+        "versions": versions(),
         "created_at": datetime.fromtimestamp(clock(), UTC).isoformat(),
         "load_command": exporter.load_command(path.name),
     }
-    if isinstance(source, VersionSource) and source.redaction is not None:
-        manifest |= {name: _without_hits(manifest[name], source.redaction) for name in WRITTEN_BY_PEOPLE}
-    with _named("write to", out_dir), atomic(manifest_path) as file:
+    manifest_path = manifest_path_of(path)
+    with naming("write to", path.parent), atomic(manifest_path) as file:
         file.write(orjson.dumps(manifest, option=orjson.OPT_INDENT_2, default=str))
     return ExportResult(path, manifest_path, written.n_rows, written.n_tokens, manifest)
 
@@ -354,8 +415,9 @@ class _WithoutMasks:
         return self._source.credit_fields(step_uids, fields)
 
 
-def _finished(path: Path, manifest_path: Path, plan: Plan) -> ExportResult | None:
+def finished(path: Path, plan: Plan) -> ExportResult | None:
     """The existing complete export of the same plan, if any. Facts never change, so a new one would be identical."""
+    manifest_path = manifest_path_of(path)
     try:
         manifest = orjson.loads(manifest_path.read_bytes())
         same = manifest["plan"]["hash"] == plan.hash and manifest["manifest_version"] == MANIFEST_VERSION
@@ -385,7 +447,7 @@ def estimate_bytes(exporter: Exporter, plan: Plan, pool: ExportPool, options: Ma
     n = int(np.searchsorted(tokens, SAMPLE_TOKENS)) + 1
     sample = plan.part(range(min(n, len(tokens))))
     with Sink(io.BytesIO()) as sink:
-        exporter.write(sample, source_of(plan, pool), sink, exporter.settings(options), _no_progress)
+        exporter.write(sample, source_of(plan, pool), sink, exporter.settings(options), no_progress)
     return int(sink.n_bytes * int(tokens[-1]) / int(sample.lengths.sum()))
 
 
@@ -402,12 +464,12 @@ def tokenizers_of(plan: Plan, source: ExportSource) -> dict[str, Any]:
     return {"hashes": sorted(hashes, key=lambda one: (one is None, one)), "n_trajectories_read": len(chosen)}
 
 
-def _no_progress(done: int, total: int) -> None:
+def no_progress(done: int, total: int) -> None:
     """The default progress callback: does nothing."""
 
 
 @contextmanager
-def _named(what: str, folder: Path) -> Iterator[None]:
+def naming(what: str, folder: Path) -> Iterator[None]:
     """Convert OSError to NoRoom if the disk is full, else to InvalidInput; both name the folder."""
     try:
         yield

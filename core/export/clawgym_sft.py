@@ -178,7 +178,7 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
             f"recipe.token_budget: {writer.max_len}",
         ),
     )
-    extra = tuple(Difference(f"{n:,} {what}", flag) for n, what, flag in known if n)
+    extra = tuple(Difference.counted(n, what, flag) for n, what, flag in known if n)
     return replace(
         written, n_loss_tokens=written.n_loss_tokens - counts.n_null_tokens, differences=(*written.differences, *extra)
     )
@@ -285,4 +285,5 @@ EXPORTER = Exporter(
     values={"tokenizer": "", "max_len": "65536"},
     differences=differences,
     imitates=True,
+    by_group=True,
 )

@@ -111,7 +111,7 @@ def write_conversations(
         n_silent += sum(step["n_response_tokens"] or 0 for step in steps if step["step_uid"] in without)
         done += len(chosen)
         progress(done, len(owners))
-    differences = tuple(Difference(f"{n} steps are in no loss: {reason}") for reason, n in sorted(reasons.items()))
+    differences = tuple(Difference.counted(n, f"steps are in no loss: {reason}") for reason, n in reasons.items())
     return Written(n_rows, plan.counts["n_tokens"], plan.counts["n_loss_tokens"] - n_silent, differences)
 
 

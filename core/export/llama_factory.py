@@ -174,4 +174,5 @@ EXPORTER = Exporter(
     differences=differences,
     imitates=True,
     beside={"dataset_info.json": dataset_info},
+    by_group=True,
 )

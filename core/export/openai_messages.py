@@ -90,4 +90,5 @@ EXPORTER = Exporter(
     texts=True,
     differences=differences,
     imitates=True,
+    by_group=True,
 )

@@ -196,10 +196,10 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
     differences: tuple[Difference, ...] = ()
     if n_unknown:
         what = (
-            f"{n_unknown} steps have no log-probs: rLLM's Tinker backend drops their trajectories, its verl backend "
+            "steps have no log-probs: rLLM's Tinker backend drops their trajectories, its verl backend "
             "takes 0 for them or those of other tokens"
         )
-        differences = (Difference(what, "view where: has_logprobs"),)
+        differences = (Difference.counted(n_unknown, what, "view where: has_logprobs"),)
     return Written(n_rows, plan.counts["n_tokens"], plan.counts["n_loss_tokens"] - n_bare, differences)
 
 
@@ -252,4 +252,5 @@ EXPORTER = Exporter(
     load_command=load_command,
     masks_tokens=False,
     differences=differences,
+    by_group=True,
 )

@@ -67,4 +67,5 @@ EXPORTER = Exporter(
     choices=MERGE,
     differences=differences,
     imitates=True,
+    by_group=True,
 )

@@ -118,4 +118,5 @@ EXPORTER = Exporter(
     read=read,
     load_command=load_command,
     texts=True,
+    by_group=True,
 )

@@ -72,4 +72,5 @@ EXPORTER = Exporter(
     load_command=load_command,
     choices={"merge": tuple(reversed(MERGE["merge"]))},
     beside=loader("tinker_datums.py"),
+    by_group=True,
 )

@@ -139,4 +139,5 @@ EXPORTER = Exporter(
     choices={"merge": tuple(reversed(MERGE["merge"]))},
     beside=loader("trl_replay.py"),
     differences=differences,
+    by_group=True,
 )

@@ -184,4 +184,5 @@ KTO = Exporter(
     load_command=load_command,
     beside=loader("trl_exact.py"),
     differences=differences,
+    by_group=True,
 )

@@ -73,4 +73,5 @@ EXPORTER = Exporter(
     choices=MERGE,
     differences=differences,
     imitates=True,
+    by_group=True,
 )

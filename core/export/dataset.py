@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -167,11 +168,10 @@ def _write_parts(
     done = 0
     with _tables(folder / STEPS) as write_steps, _tables(folder / TRAJECTORIES) as write_trajectories:
         for number, (low, high) in enumerate(pairwise(borders)):
-            part, before = part_of(plan, low, high), done
+            part = part_of(plan, low, high)
+            report = partial(_report, progress, done, len(plan.steps))
             with atomic(folder / part_name(number)) as file, Sink(file) as sink:
-                written = steps_parquet.EXPORTER.write(
-                    part, source, sink, {}, lambda n, _, before=before: progress(before + n, len(plan.steps))
-                )
+                written = steps_parquet.EXPORTER.write(part, source, sink, {}, report)
                 sha256, n_bytes = sink.sha256, sink.n_bytes
             write_steps(_with_credit(part, source))
             write_trajectories(part.trajectories)
@@ -189,6 +189,11 @@ def _write_parts(
                 }
             )
     return parts
+
+
+def _report(progress: Progress, before: int, total: int, n_done: int, _: int) -> None:
+    """Progress of a part as progress of the plan."""
+    progress(before + n_done, total)
 
 
 def _with_credit(part: Plan, source: ExportSource) -> pa.Table:

@@ -46,7 +46,8 @@ def start(program: Program, job: Job) -> Start:
         **OFFLINE,
     }
     command = [str(program.path), "run", "--model", f"studio/{job.model}", "--format", "json", "--print-logs"]
-    return Start([*command, job.prompt], env, {"opencode.json": json.dumps(config)})
+    # As an argument, opencode would put it into quotes and escape those in it.
+    return Start(command, env, {"opencode.json": json.dumps(config)}, stdin=job.prompt.encode())
 
 
 HARNESS = Harness("opencode", "opencode", find, start, memory_mb=533, cpu_s=8.5)

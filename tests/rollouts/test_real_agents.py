@@ -21,7 +21,10 @@ from .demo_pack import CHECK, REWARD
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(1200)]
 
 TASKS = {
-    "sort": ("Write the words of input.txt in alphabetical order to sorted.txt.", {"sorted.txt": "apple\nfig\npear\n"}),
+    "sort": (
+        'Write the words of "input.txt"\nin alphabetical order to sorted.txt.',
+        {"sorted.txt": "apple\nfig\npear\n"},
+    ),
     "count": ("Write the number of words of input.txt to count.txt.", {"count.txt": "3\n"}),
 }
 WRITE = {"name": "write", "arguments": {"filePath": "sorted.txt", "content": "apple\nfig\npear\n"}}
@@ -70,9 +73,19 @@ def test_opencode_on_two_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             for one in attempts.values():
                 trajectory = service.pool.trajectories.get(one.trajectory_uid)
                 assert trajectory["reward"] == one.score and trajectory["prompt_uid"] == f"{one.task_id}@opencode"
+                assert TASKS[one.task_id][0] in asked_by_user(trajectory["steps"])
                 kinds = [step["call_kind"] for step in trajectory["steps"]]
                 assert kinds.count("main") == (3 if one.task_id == "sort" else 2)
                 assert {step["metadata"]["harness"] for step in trajectory["steps"]} == {"opencode"}
                 assert one.cpu_s is None or one.cpu_s > 0
         finally:
             service.close()
+
+
+def asked_by_user(steps: list[dict[str, Any]]) -> set[str]:
+    """The texts of the user's messages in the main calls."""
+    messages = [
+        one for step in steps if step["call_kind"] == "main" for one in step["messages"] if one["role"] == "user"
+    ]
+    contents = [one["content"] if isinstance(one["content"], list) else [{"text": one["content"]}] for one in messages]
+    return {part["text"] for parts in contents for part in parts if "text" in part}

@@ -96,7 +96,7 @@ def cancel_and_resume(page: Any, studio: Any) -> None:
 
 
 def score_again(page: Any, studio: Any, run: Run) -> None:
-    """Datasets, Re-score: a check that gives every attempt 0; compare, who flips, adopt, the report, discard."""
+    """Datasets, Re-score: a check that gives every attempt 0; compare, who crosses, adopt, the report, discard."""
     n_solved = sum(one.outcome == "solved" for one in run.attempts())
     assert n_solved > 0
     page.goto(f"{studio.url}/datasets?tab=rescore")
@@ -110,8 +110,8 @@ def score_again(page: Any, studio: Any, run: Run) -> None:
     figure = page.locator(".cs-fig")
     expect(figure.filter(has_text="State").locator(".v")).to_have_text("done", timeout=5 * MINUTES_MS)
     expect(figure.filter(has_text="Scores").locator(".v")).to_have_text("4")
-    expect(figure.filter(has_text="Flips").locator(".v")).to_have_text(f"+0 −{n_solved}")
-    expect(page.get_by_role("cell", name="flips", exact=True)).to_have_count(n_solved)
+    expect(figure.filter(has_text="Crossed 0.5").locator(".v")).to_have_text(f"+0 −{n_solved}")
+    expect(page.get_by_role("cell", name="yes", exact=True)).to_have_count(n_solved)
 
     page.get_by_role("button", name="Adopt").click()
     policy = "rescore-strict.?@1"  # a character without width keeps it from being a link to an address

@@ -7,12 +7,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from core.packs.clawgym import WORKSPACE, reward_script
 from core.rewards import score
+from core.rewards.run import once
 
 CHECKER = "import json, sys, pathlib\nws = pathlib.Path(sys.argv[1])\n"
 
@@ -216,3 +219,23 @@ def test_an_environment_is_recorded(tmp_path, workspace):
     assert result.environment["packages"] == {"nowhere": None, "yaml": f"PyYAML {importlib.metadata.version('PyYAML')}"}
     assert len(result.environment["packages_sha256"]) == 64
     assert result.environment["python"] == sys.version.split()[0]
+
+
+def test_threads_that_come_together_wait_for_one_value():
+    """The packages take half a second of processor time to read: a run's workers must not each do it."""
+    n_threads, made = 8, []
+    together = threading.Barrier(n_threads)
+
+    def make():
+        made.append(threading.get_ident())
+        return object()
+
+    value = once(make)
+
+    def ask(_):
+        together.wait(30)
+        return value()
+
+    with ThreadPoolExecutor(n_threads) as threads:
+        values = list(threads.map(ask, range(n_threads)))
+    assert len(set(map(id, values))) == len(made) == 1

@@ -91,11 +91,12 @@ def report_policy(call: Call, body: wire.PolicyIn) -> Any:
 
 
 def apply_report(deps: ApiDeps, body: wire.PolicyIn) -> None:
-    """Write a report to the journal, then apply it."""
+    """Write a report to the journal, then apply it. Staleness in later requests counts from its version."""
     now = deps.clock()
-    deps.journal.append(
+    stored = deps.journal.append(
         policy_record(at=now, version=body.version, event=body.event.value, metadata=body.metadata)
-    ).result()
+    )
+    deps.ingest.expect([stored.result()])
     deps.policy.apply(body.event.value, body.version, at=now, metadata=body.metadata)
 
 
@@ -124,7 +125,8 @@ def end_unfinished_sync(deps: ApiDeps, reason: str | None = None) -> None:
     version, now = deps.policy.version, deps.clock()
     if version is not None:
         metadata = {"ended_sync": running["version"], **({} if reason is None else {"failed": reason})}
-        deps.journal.append(policy_record(at=now, version=version, event="registered", metadata=metadata)).result()
+        stored = deps.journal.append(policy_record(at=now, version=version, event="registered", metadata=metadata))
+        deps.ingest.expect([stored.result()])
         deps.policy.apply("registered", version, at=now, metadata=metadata)
     else:
         # An unknown version can't be recorded, and it need not be: a restart ends the sync in any case.

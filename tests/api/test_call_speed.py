@@ -53,6 +53,22 @@ def test_a_completion_needs_no_ingest_and_the_next_read_waits_for_it(studio: Ser
     assert http.get(f"/trajectories/{uids[1]}").json()["complete"]
 
 
+def test_staleness_counts_from_the_version_that_was_reported_before_the_fetch(
+    studio: Service, http: httpx.Client
+) -> None:
+    uids = produce(http, "g")
+    completions = [{"trajectory_uid": uid, "reward": float(number)} for number, uid in enumerate(uids)]
+    http.post("/trajectories/complete", json={"completions": completions})
+    http.post("/policy", json={"version": 7, "event": "sync_started"})
+    assert http.get("/stats").status_code == 200 and studio.ingest.settled
+    with studio.ingest._lock:  # nothing can be ingested meanwhile
+        assert http.post("/policy", json={"version": 7, "event": "sync_finished"}, timeout=5).status_code == 200
+        assert not studio.ingest.settled
+    batch = http.post("/batches/fetch", json={"recipe": RECIPE, "consumer": "c"}).json()["batch_uid"]
+    (row,) = http.get("/batches").json()["batches"]
+    assert (row["batch_uid"], row["policy_version"]) == (batch, 7)
+
+
 READS = {
     "the trajectory": ("GET", "/trajectories/g-1", None, lambda body: body["complete"] and body["reward"] == 1.0),
     "counts": ("GET", "/stats", None, lambda body: body["n_complete"] == 2),

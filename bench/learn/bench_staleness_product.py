@@ -3,10 +3,10 @@
     python bench/learn/bench_staleness_product.py [--staleness 0 1 4] [--seeds 0] [--updates 10]
 
 Each run is one ``claw-studio demo --learn --max-staleness N`` on an empty data folder. The limit is what the run
-allows; ``behind`` counts the updates by the versions that the oldest step of their batch was behind. Training time is
-from the end of the first evaluation to the last update. Differences of log-probs are those that the trainer sent with
-each batch, as Learn and Consume draw them. ``bench_staleness.py`` holds the staleness at the limit, in one process.
-Writes bench/results/staleness_product.json after each run; runs that it already holds are not made again.
+allows: how far behind the rollouts are depends on how long they and the updates take. Training time is from the end of
+the first evaluation to the last update. Differences of log-probs are those that the trainer sent with each batch.
+``bench_staleness.py`` holds the staleness at the limit, in one process. Writes bench/results/staleness_product.json
+after each run; runs that it already holds are not made again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +56,7 @@ def measure(staleness: int, seed: int, n_updates: int) -> dict[str, Any]:
         "training_s": round(at[last] - at[first], 1),
         "held_out": [drawn["held_out"][0], drawn["held_out"][-1]],
         "greedy": [drawn["greedy"][0], drawn["greedy"][-1]],
-        "behind": dict(sorted(Counter(str(one.staleness_max) for one in made).items())),
-        "metrics": of_behind(made),
+        "metrics": drawn_metrics(made),
     }
 
 
@@ -85,15 +83,10 @@ def updates_of(folder: Path) -> list[Update]:
         pool.close()
 
 
-def of_behind(made: list[Update]) -> dict[str, dict[str, float]]:
-    """Metrics by versions behind: means over the updates, and the largest difference."""
-    result = {}
-    for behind in sorted({one.staleness_max for one in made}, key=str):
-        mine = [one.metrics for one in made if one.staleness_max == behind]
-        means = {name: statistics.fmean(one[name] for one in mine) for name in MEANS}
-        largest = max(one["logprob_difference_max"] for one in mine)
-        result[str(behind)] = {**means, "logprob_difference_max": largest}
-    return result
+def drawn_metrics(made: list[Update]) -> dict[str, float]:
+    """Metrics of the trainer: means over the updates, and the largest difference."""
+    means = {name: statistics.fmean(one.metrics[name] for one in made) for name in MEANS}
+    return {**means, "logprob_difference_max": max(one.metrics["logprob_difference_max"] for one in made)}
 
 
 def main() -> None:

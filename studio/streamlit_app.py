@@ -23,6 +23,7 @@ from core.garbage import freeze_objects
 from core.logs import escape_all_handlers, set_up
 from studio import lifecycle
 from studio.access import AccessMiddleware
+from studio.bundles import ROUTES
 
 SETTLE_S = 4.0
 """After the service has opened, the processor is left to the first visitor's page for so long."""
@@ -53,4 +54,9 @@ def _open(closing: threading.Event) -> None:
         freeze_objects()
 
 
-app = st.App(Path(__file__).parent / "main.py", lifespan=lifespan, middleware=[Middleware(AccessMiddleware)])
+app = st.App(
+    Path(__file__).parent / "main.py",
+    lifespan=lifespan,
+    routes=ROUTES,
+    middleware=[Middleware(AccessMiddleware)],
+)

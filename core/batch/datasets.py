@@ -25,7 +25,7 @@ from core.pool.rewards import RewardPolicies
 from core.pool.versions import MASK_COLUMNS
 from core.types import View
 
-__all__ = ["VersionSource", "freeze_version", "version_plan"]
+__all__ = ["VersionSource", "dry_run", "freeze_version", "version_plan"]
 
 
 class FreezePool(PlanPool, Protocol):
@@ -100,6 +100,25 @@ def freeze_version(
         "note": note,
     }
     return pool.versions.store(head, members, snapshot.source_rewards, snapshot.values, edits)
+
+
+def dry_run(
+    pool: FreezePool,
+    view: View,
+    recipe: Recipe,
+    redaction: Redaction,
+    *,
+    texts: TokenTexts = no_texts,
+    progress: Progress | None = None,
+) -> Redacted:
+    """What ``freeze_version`` with these arguments would mask and drop, and every text that a rule matched.
+
+    Nothing is stored. The matches hold what redaction is to remove: show them only to people who may read the pool.
+    """
+    if recipe.view is not None:
+        view = narrowed(view, recipe.view)
+    members = pool.versions.snapshot(view, channel=recipe.channel).rows
+    return redact(pool.training, pool.screening, members, redaction, texts, progress)
 
 
 def _is_clean(pool: FreezePool, edit: Edit, redacted: Redacted, rules: Redaction) -> bool:

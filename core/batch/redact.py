@@ -68,6 +68,33 @@ def texts_of(directory: Path | None) -> TokenTexts:
 
 
 @dataclass(slots=True)
+class Match:
+    """A text that a rule matched.
+
+    Attributes:
+        places: where: ``prompt``, ``answer``, ``other fields``, ``name``, or ``tokens`` (in no text, but in what the
+            tokens spell).
+        n_steps, n_trajectories: with it; a prompt has the texts of the steps before it.
+        step_uid, trajectory_uid: the first of them.
+    """
+
+    step_uid: str
+    trajectory_uid: str
+    places: set[str] = field(default_factory=set)
+    n_steps: int = 0
+    n_trajectories: int = 0
+    _last: tuple[str, str] = ("", "")
+
+    def add(self, step_uid: str, trajectory_uid: str, place: str) -> None:
+        """Count a step; a trajectory's steps come together."""
+        self.places.add(place)
+        last_trajectory, last_step = self._last
+        self.n_trajectories += trajectory_uid != last_trajectory
+        self.n_steps += (trajectory_uid, step_uid) != (last_trajectory, last_step)
+        self._last = (trajectory_uid, step_uid)
+
+
+@dataclass(slots=True)
 class Redacted:
     """The result of a redaction.
 
@@ -77,14 +104,23 @@ class Redacted:
             ``nothing_left`` (every sampled token would be masked).
         masks: step uid -> (starts, ends, id in their place), counted from the prompt's first token.
         n_steps: rule -> steps with a hit of it.
+        matches: (rule, matched text) -> where it is. Never stored: it holds what is to be removed.
     """
 
     dropped: dict[str, str] = field(default_factory=dict)
     masks: dict[str, tuple[list[int], list[int], int]] = field(default_factory=dict)
     n_steps: Counter[str] = field(default_factory=Counter)
+    matches: dict[tuple[str, str], Match] = field(default_factory=dict)
     n_masked_steps: int = 0
     n_masked_tokens: int = 0
     n_unread_tokens: int = 0
+
+    def note(self, rule: str, text: str, step_uid: str, trajectory_uid: str, place: str) -> None:
+        """Add a match."""
+        key = (rule, text)
+        if key not in self.matches:
+            self.matches[key] = Match(step_uid, trajectory_uid)
+        self.matches[key].add(step_uid, trajectory_uid, place)
 
     def report(self) -> dict[str, Any]:
         """For the manifest: counts by rule and by outcome of the steps."""
@@ -129,7 +165,7 @@ def redact(
     wanted: dict[str, set[str]] = {}
     for uid, owner in zip(members["step_uid"].to_pylist(), members["trajectory_uid"].to_pylist(), strict=True):
         wanted.setdefault(owner, set()).add(uid)
-    named = _named(members, rules)
+    named = _named(members, rules, redacted)
     redacted.dropped |= dict.fromkeys(named, "identifier")
     redacted.n_steps.update(rule for names in named.values() for rule in names)
     known: dict[str | None, TokenText | None] = {}
@@ -146,14 +182,14 @@ def redact(
     for done, owner in enumerate((owner for owner in wanted if owner in suspects), n_clean + 1):
         uids = wanted[owner] - named.keys()
         selected = [step for step in source.trajectory(owner)["steps"] if step["step_uid"] in uids]
-        _trajectory(redacted, selected, rules, known)
+        _trajectory(redacted, owner, selected, rules, known)
         if progress is not None:
             progress(done, len(wanted))
     return redacted
 
 
-def _named(members: pa.Table, rules: Redaction) -> dict[str, set[str]]:
-    """Step uid -> rules with a hit in one of its names."""
+def _named(members: pa.Table, rules: Redaction, redacted: Redacted) -> dict[str, set[str]]:
+    """Step uid -> rules with a hit in one of its names; the matches are added to ``redacted``."""
     rules_by_uid: dict[str, set[str]] = {}
     for name in IDENTIFIERS:
         if name not in members.column_names:
@@ -161,11 +197,15 @@ def _named(members: pa.Table, rules: Redaction) -> dict[str, set[str]]:
         values = pc.unique(members[name]).drop_null()
         if name in ("step_uid", "trajectory_uid"):
             values = values.filter(pc.invert(pc.match_substring_regex(values, _MINTED)))
-        hits = {value: {hit.rule for hit in rules.hits(value)} for value in values.to_pylist()}
-        bad = pa.array([value for value, names in hits.items() if names], pa.string())
+        hits = {value: rules.hits(value) for value in values.to_pylist()}
+        bad = pa.array([value for value, value_hits in hits.items() if value_hits], pa.string())
         rows = members.filter(pc.is_in(members[name], bad))
-        for uid, value in zip(rows["step_uid"].to_pylist(), rows[name].to_pylist(), strict=True):
-            rules_by_uid.setdefault(uid, set()).update(hits[value])
+        columns = (rows[column].to_pylist() for column in ("step_uid", "trajectory_uid", name))
+        for uid, owner, value in zip(*columns, strict=True):
+            rules_by_uid.setdefault(uid, set()).update(hit.rule for hit in hits[value])
+            for hit in hits[value]:
+                for text in hit.texts:
+                    redacted.note(hit.rule, text, uid, owner, "name")
     return rules_by_uid
 
 
@@ -237,7 +277,11 @@ def _spelled_hashes(known: Mapping[str | None, TokenText | None]) -> pa.Array:
 
 
 def _trajectory(
-    redacted: Redacted, steps: list[dict[str, Any]], rules: Redaction, known: Mapping[str | None, TokenText | None]
+    redacted: Redacted,
+    trajectory_uid: str,
+    steps: list[dict[str, Any]],
+    rules: Redaction,
+    known: Mapping[str | None, TokenText | None],
 ) -> None:
     seen: dict[tuple[int, ...], HitSummary] = {}
     hits_of_steps = [_text_hits(step, rules, seen) for step in steps]
@@ -260,6 +304,8 @@ def _trajectory(
         has_text = step["messages"] is not None or step["response_message"] is not None
         named = hits_of_steps[i].counts + Counter(hit.rule for hit in runs[i])
         redacted.n_steps.update(named.keys())
+        for rule, text, place in _matches(hits_of_steps[i], runs[i]):
+            redacted.note(rule, text, uid, trajectory_uid, place)
         redacted.n_unread_tokens += has_ids and not spelled
         if has_ids and not spelled and not has_text:
             if rules.unreadable == "drop":
@@ -272,6 +318,15 @@ def _trajectory(
             redacted.dropped[uid] = "unlocated"
         else:
             _mask(redacted, step, runs[i], texts[i])
+
+
+def _matches(hits: StepHits, runs: Iterable[Hit]) -> Iterable[tuple[str, str, str]]:
+    """(rule, text, place) of each match of a step; tokens only with what no text has."""
+    parts = {"prompt": hits.context, "answer": hits.answer, "other fields": hits.other}
+    in_texts = {(*item, place) for place, summary in parts.items() for item in summary.matches}
+    known = {text for _, text, _ in in_texts}
+    in_tokens = {(hit.rule, text, "tokens") for hit in runs for text in hit.texts if text not in known}
+    return sorted(in_texts | in_tokens)
 
 
 def _unlocated(step: Mapping[str, Any], hits: StepHits, runs: Iterable[Hit]) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from core.batch.redact import TEXT_FIELDS
 from core.batch.source import PlanPool
 from core.errors import InvalidInput
 from core.pool.edits import Edit, is_reference
+from core.pool.query.members import MemberFilter
 from core.pool.redaction.cleaning import clean_conversation
 from core.pool.redaction.rules import parse_redaction
 from core.pool.state.policyversion import reported_version
@@ -185,3 +186,17 @@ def _still_shared(sequences: Sequences, ids: np.ndarray) -> np.ndarray | None:
             differs = np.flatnonzero(ids[start : start + n] != ids[parent_start : parent_start + n])
             shared[i] = differs[0] if len(differs) else n
     return shared
+
+
+def member_rows(
+    pool: PlanPool, name: str, chosen: MemberFilter | None = None, *, order: str = "place", limit: int, offset: int = 0
+) -> pa.Table:
+    """A page of a version's members as ``pool.versions.members`` gives them, their previews redacted as the version."""
+    rows = pool.versions.members(name, chosen, order=order, limit=limit, offset=offset)
+    rules = pool.versions.get(name)["redaction"]
+    if rules is None:
+        return rows
+    redaction = parse_redaction({key: value for key, value in rules.items() if key != "report"})
+    assert redaction is not None, "a redacted version has rules"
+    cleaned = pa.array([redaction.clean(text) for text in rows["preview"].to_pylist()], pa.string())
+    return rows.set_column(rows.column_names.index("preview"), "preview", cleaned)

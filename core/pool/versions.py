@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from core.errors import Conflict, InvalidInput, NotFound
 from core.pool.edits import Edit, in_force, of_version
 from core.pool.query import reads
+from core.pool.query.members import MemberFilter, member_page, member_summary, member_values, uid_condition
 from core.pool.query.viewreader import ViewReader
 from core.pool.rewards import RewardPolicies, Spec
 from core.pool.state.rewardrules import rule_sql
@@ -91,6 +92,16 @@ FROM a FULL JOIN b ON a.step_id = b.step_id
 JOIN steps f ON f.step_id = coalesce(a.step_id, b.step_id)
 JOIN trajectories t ON t.trajectory_id = coalesce(a.trajectory_id, b.trajectory_id)
 WHERE a.step_id IS NULL OR b.step_id IS NULL OR {differs}
+"""
+_REWARDS_OF_TWO = """
+WITH a AS (
+    SELECT trajectory_id, any_value(trajectory_reward) AS reward FROM dataset_steps WHERE version_id = $a GROUP BY ALL
+), b AS (
+    SELECT trajectory_id, any_value(trajectory_reward) AS reward FROM dataset_steps WHERE version_id = $b GROUP BY ALL
+)
+SELECT avg(a.reward) AS mean_a, avg(b.reward) AS mean_b, count(a.reward) AS n_a, count(b.reward) AS n_b,
+    count(*) FILTER (b.reward > a.reward) AS n_rose, count(*) FILTER (b.reward < a.reward) AS n_fell
+FROM a FULL JOIN b ON a.trajectory_id = b.trajectory_id
 """
 
 
@@ -249,23 +260,68 @@ class Versions:
             number, frozen = head["version_id"], head["content_hash"]
             return frozen in (content_hash(cursor, number), _first_hash(cursor, number))
 
+    def members(
+        self, name: str, chosen: MemberFilter | None = None, *, order: str = "place", limit: int = 50, offset: int = 0
+    ) -> pa.Table:
+        """A page of the members with the columns of ``MEMBER_COLUMNS``, in plan order or another.
+
+        Previews are of the captured answer: ``core.batch.versions.member_rows`` redacts them.
+        """
+        with self._db.read() as cursor:
+            number = _head(cursor, name)["version_id"]
+            return member_page(cursor, number, chosen or MemberFilter(), order=order, limit=limit, offset=offset)
+
+    def summary(self, name: str, chosen: MemberFilter | None = None) -> dict[str, Any]:
+        """Counts and mean reward of the members that a filter lets through; see ``member_summary``."""
+        with self._db.read() as cursor:
+            return member_summary(cursor, _head(cursor, name)["version_id"], chosen or MemberFilter())
+
+    def member_values(self, name: str) -> Mapping[str, list[str]]:
+        """The values of the members' columns that a ``MemberFilter`` compares with."""
+        with self._db.read() as cursor:
+            return member_values(cursor, _head(cursor, name)["version_id"])
+
     def diff(
-        self, a: str, b: str, *, limit: int = SHOWN_CHANGES, offset: int = 0, change: str | None = None
+        self,
+        a: str,
+        b: str,
+        *,
+        limit: int = SHOWN_CHANGES,
+        offset: int = 0,
+        change: str | None = None,
+        label: str | None = None,
+        text: str = "",
     ) -> dict[str, Any]:
         """What differs from version ``a`` to version ``b``.
 
         Args:
             limit, offset: the page of ``changes``.
             change: only steps that were ``added``, ``removed`` or ``changed``; the counts are of all.
+            label: only changed steps whose value of this label differs.
+            text: only steps with this in a step's, trajectory's or prompt group's uid.
 
         Returns:
-            ``{a, b, counts: {added, removed, changed, same, by_label: {label: n}}, changes, truncated, recipe}``;
-            ``changes`` are at most ``limit`` steps in plan order: ``{step_uid, trajectory_uid, prompt_uid, step_index,
-            change, labels: {label: [old, new]}}``.
+            ``{a, b, counts: {added, removed, changed, same, by_label: {label: n}}, rewards, n_changes, changes,
+            truncated, recipe}``. ``rewards`` are of trajectories: ``{mean: [a, b], n_scored: [a, b], n_rose, n_fell}``.
+            ``n_changes`` counts the steps that fit; ``changes`` are at most ``limit`` of them in plan order:
+            ``{step_uid, trajectory_uid, prompt_uid, step_index, change, trajectory_reward: [old, new],
+            labels: {label: [old, new]}}``.
+
+        Raises:
+            InvalidInput: no such label.
+            NotFound: no such version.
         """
         compared = (*LABELS, *MASK_COLUMNS)
         columns = ", ".join(f"a.{name} AS a_{name}, b.{name} AS b_{name}" for name in compared)
         differs = " OR ".join(f"a.{name} IS DISTINCT FROM b.{name}" for name in compared)
+        if label is not None and label not in compared:
+            raise InvalidInput(f"There is no label {label!r}.", field="label", hint=f"One of {', '.join(compared)}.")
+        wanted = ["$change::VARCHAR IS NULL OR change = $change"]
+        if label is not None:
+            wanted.append(f"change = 'changed' AND a_{label} IS DISTINCT FROM b_{label}")
+        if text:
+            wanted.append(uid_condition("step_uid", "trajectory_uid", "prompt_uid"))
+        fits = " AND ".join(f"({one})" for one in wanted)
         with self._db.read() as cursor:
             heads = [_head(cursor, one) for one in (a, b)]
             bound = {"a": heads[0]["version_id"], "b": heads[1]["version_id"]}
@@ -277,12 +333,15 @@ class Versions:
                 + f" FROM ({sql}) GROUP BY change",
                 bound,
             )
+            of_page = {**bound, "change": change, **({"text": text} if text else {})}
+            (n_changes,) = cursor.execute(f"SELECT count(*) FROM ({sql}) WHERE {fits}", of_page).fetchall()[0]
             changes = rows(
                 cursor,
-                f"SELECT * EXCLUDE (place) FROM ({sql}) WHERE $change::VARCHAR IS NULL OR change = $change"
+                f"SELECT * EXCLUDE (place) FROM ({sql}) WHERE {fits}"
                 f" ORDER BY place, step_uid LIMIT {int(limit)} OFFSET {int(offset)}",
-                {**bound, "change": change},
+                of_page,
             )
+            (rewards,) = rows(cursor, _REWARDS_OF_TWO, bound)
         by_change = {row["change"]: row for row in counted}
         n = {change: by_change.get(change, {"n": 0})["n"] for change in ("added", "removed", "changed")}
         changed = by_change.get("changed", {})
@@ -294,8 +353,15 @@ class Versions:
                 "same": heads[0]["n_steps"] - n["removed"] - n["changed"],
                 "by_label": {label: changed[f"n_{label}"] for label in compared if changed.get(f"n_{label}")},
             },
+            "rewards": {
+                "mean": [rewards["mean_a"], rewards["mean_b"]],
+                "n_scored": [rewards["n_a"], rewards["n_b"]],
+                "n_rose": rewards["n_rose"],
+                "n_fell": rewards["n_fell"],
+            },
+            "n_changes": n_changes,
             "changes": [_change(row, compared) for row in changes],
-            "truncated": len(changes) < (sum(n.values()) if change is None else n.get(change, 0)),
+            "truncated": len(changes) < n_changes,
             "recipe": [decode(head["recipe"]) for head in heads],
         }
 
@@ -402,6 +468,7 @@ def _public(row: Mapping[str, Any]) -> dict[str, Any]:
 def _change(row: Mapping[str, Any], compared: Sequence[str]) -> dict[str, Any]:
     change = {name: row[name] for name in ("step_uid", "trajectory_uid", "prompt_uid", "step_index", "change")}
     pairs = {name: [row[f"a_{name}"], row[f"b_{name}"]] for name in compared}
+    change["trajectory_reward"] = pairs["trajectory_reward"]
     if change["change"] == "changed":
         pairs = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
         return {**change, "labels": pairs}

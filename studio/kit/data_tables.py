@@ -287,6 +287,7 @@ SINGULAR = {
     "trajectories": "trajectory",
     "groups": "group",
     "prompt groups": "prompt group",
+    "matches": "match",
 }
 
 

@@ -86,7 +86,8 @@ def read_all(pool: Pool, rules: Redaction, chosen: Callable[[str], bool]) -> Red
     redacted, text = Redacted(), texts_of(None)
     for owner in sorted(pool.trajectories.uids()):
         steps = [step for step in pool.trajectories.get(owner)["steps"] if chosen(step["step_uid"])]
-        _trajectory(redacted, steps, rules, {step["tokenizer_hash"]: text(step["tokenizer_hash"]) for step in steps})
+        known = {step["tokenizer_hash"]: text(step["tokenizer_hash"]) for step in steps}
+        _trajectory(redacted, owner, steps, rules, known)
     return redacted
 
 

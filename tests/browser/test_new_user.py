@@ -61,9 +61,9 @@ def test_every_query_runs(visit):
         page.get_by_role("button", name=re.compile("^Run")).first.click()
         expect(page.get_by_text(re.compile(rf"^{n} rows? in ")).first).to_be_visible()
         idle(page)
-        expect(box).to_have_value(f"SELECT {n} AS answer, 'row' AS kind FROM range({n})")
+        expect(box).to_have_text(f"SELECT {n} AS answer, 'row' AS kind FROM range({n})")
     page.go_back()
-    expect(box).to_have_value("SELECT 3 AS answer, 'row' AS kind FROM range(3)")
+    expect(box).to_have_text("SELECT 3 AS answer, 'row' AS kind FROM range(3)")
 
 
 def test_the_example_of_the_where_box_finds_trajectories(demo, visit):

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -23,13 +24,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.batch.datasets import VersionSource, freeze_version, version_plan
+from core.batch.datasets import VersionSource, dry_run, freeze_version, version_plan
 from core.batch.plan import Plan, plan
 from core.batch.recipe import parse_recipe
 from core.batch.redact import redact, texts_of
+from core.batch.versions import member_rows
 from core.errors import Conflict, InvalidInput, NotFound
 from core.export import EXPORTERS, export
 from core.pool import Pool
+from core.pool.query.members import MemberFilter
 from core.pool.redaction.rules import PATTERNS, Redaction, parse_redaction
 from core.serving.tokenizer import load_tokenizer, template_hash, tokenizer_hash
 from core.types import Annotation, PolicyEvent, PolicyEventKind, Step, View
@@ -617,3 +620,104 @@ def test_every_token_of_every_hit_is_masked(turns: list[Any], with_texts: bool, 
             assert hit <= masked
             assert bool(hit) <= (step.step_uid in redacted.masks)
         assert all(0 <= start < end <= len(ids) for start, end in zip(starts, ends, strict=True))
+
+
+# Rows -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_rows_of_a_version_are_filtered_sorted_and_counted_as_frozen(filled: Pool) -> None:
+    annotate(filled, "reward", 7.0, step_uid="A0.1")
+    annotate(filled, "quality", "good", trajectory_uid="A1")
+    freeze(filled, "v1")
+    annotate(filled, "reward", -3.0, step_uid="A0.1")  # after the freeze: the rows keep theirs
+    every = filled.versions.members("v1", limit=1000).to_pylist()
+    plan_rows = filled.versions.rows("v1").to_pylist()
+    for name in ("step_uid", "trajectory_uid", "reward", "trajectory_reward", "quality", "trainable", "call_kind"):
+        assert [row[name] for row in every] == [row[name] for row in plan_rows]
+    assert {row["step_uid"]: row["reward"] for row in every}["A0.1"] == 7.0
+    keep: dict[str, tuple[MemberFilter, Any]] = {
+        "text": (MemberFilter(text="a1"), lambda row: "A1" in (row["trajectory_uid"] + row["step_uid"])),
+        "good": (MemberFilter(trajectory_quality="good"), lambda row: row["trajectory_quality"] == "good"),
+        "success": (MemberFilter(reward="success"), lambda row: (row["trajectory_reward"] or 0) > 0.5),
+        "failure": (MemberFilter(reward="failure"), lambda row: row["trajectory_reward"] in (0.0, 0.25, 0.5)),
+        "unscored": (MemberFilter(reward="unscored"), lambda row: row["trajectory_reward"] is None),
+        "trainable": (MemberFilter(trainable=False), lambda row: not row["trainable"]),
+        "masked": (MemberFilter(masked=True), lambda row: False),
+    }
+    for name, (chosen, fits) in keep.items():
+        wanted = [row["step_uid"] for row in every if fits(row)]
+        assert filled.versions.members("v1", chosen, limit=1000)["step_uid"].to_pylist() == wanted, name
+        counts = filled.versions.summary("v1", chosen)
+        assert counts["n_steps"] == len(wanted), name
+        assert counts["n_trajectories"] == len({row["trajectory_uid"] for row in every if fits(row)}), name
+    pages = [filled.versions.members("v1", order="reward desc", limit=3, offset=n) for n in range(0, len(every), 3)]
+    uids = [uid for page in pages for uid in page["step_uid"].to_pylist()]
+    assert uids[0] == "A0.1" and sorted(uids) == sorted(row["step_uid"] for row in every)
+    with pytest.raises(InvalidInput, match="order"):
+        filled.versions.members("v1", order="nothing")
+
+
+def test_the_difference_by_label_and_uid_and_its_rewards(filled: Pool) -> None:
+    freeze(filled, "v1")
+    annotate(filled, "reward", 7.0, step_uid="A0.1")
+    annotate(filled, "reward", 5.0, trajectory_uid="A1")
+    freeze(filled, "v2")
+    whole = filled.versions.diff("v1", "v2")
+    before, after = (
+        {row["trajectory_uid"]: row["trajectory_reward"] for row in filled.versions.members(name, limit=99).to_pylist()}
+        for name in ("v1", "v2")
+    )
+    known = [[reward for reward in rewards.values() if reward is not None] for rewards in (before, after)]
+    assert whole["rewards"]["n_scored"] == [len(known[0]), len(known[1])]
+    means = [statistics.fmean(rewards) if rewards else None for rewards in known]
+    assert whole["rewards"]["mean"] == [one if one is None else pytest.approx(one) for one in means]
+    rose = [uid for uid in before if None not in (before[uid], after[uid]) and after[uid] > before[uid]]
+    assert whole["rewards"]["n_rose"] == len(rose) and whole["rewards"]["n_fell"] == 0
+    for label, n in whole["counts"]["by_label"].items():
+        part = filled.versions.diff("v1", "v2", label=label)
+        assert part["n_changes"] == n == len(part["changes"]) and part["counts"] == whole["counts"]
+        assert all(label in row["labels"] for row in part["changes"])
+    of_one = filled.versions.diff("v1", "v2", text="a1.")
+    assert {row["step_uid"] for row in of_one["changes"]} == {
+        row["step_uid"] for row in whole["changes"] if "A1." in row["step_uid"]
+    }
+    assert all(row["trajectory_reward"] == [before["A1"], 5.0] for row in of_one["changes"])
+    with pytest.raises(InvalidInput, match="label"):
+        filled.versions.diff("v1", "v2", label="nothing")
+
+
+def test_a_dry_run_lists_every_match_and_stores_nothing(pool: Pool) -> None:
+    talks = {
+        "t0": [(f"my key is {KEY}, use it", "done"), ("and now?", "ask ann@example.org")],
+        "t1": [("write to ann@example.org", "ok"), ("and to bob@example.org", "ok")],
+        "t2": [("nothing here", "nothing")],
+    }
+    pool.steps.append([step for uid, turns in talks.items() for step in talk(uid, "A", turns)])
+    rules = parse_redaction({"rules": ["secrets", "email"]})
+    assert rules is not None
+    before = pool.n_writes
+    tried = dry_run(pool, ALL, SFT, rules, texts=texts_of(None))
+    assert pool.n_writes == before and pool.versions.all() == []
+    # By hand: a step's context has all turns up to its own answer, which the next turn's context has, too.
+    texts = {
+        (uid, k): " ".join(f"{a} {b}" for a, b in turns[: k + 1])
+        for uid, turns in talks.items()
+        for k in range(len(turns))
+    }
+    wanted = {}
+    for text in (KEY, "ann@example.org", "bob@example.org"):
+        steps = [where for where, whole in texts.items() if text in whole]
+        wanted[text] = (len(steps), len({uid for uid, _ in steps}))
+    assert {text: (one.n_steps, one.n_trajectories) for (_, text), one in tried.matches.items()} == wanted
+    assert tried.matches["api_key", KEY].places == {"prompt"}
+    assert tried.matches["email", "ann@example.org"].places == {"prompt", "answer"}
+    assert tried.matches["api_key", KEY].step_uid == "t0.0"
+    frozen = freeze(pool, "v1", redaction=rules, texts=texts_of(None))
+    assert frozen["redaction"]["report"] == tried.report()
+    assert KEY not in json.dumps(frozen)
+    rows = member_rows(pool, "v1", limit=50).to_pylist()
+    assert len(rows) == 5 and not any("@example.org" in row["preview"] for row in rows)
+    assert {row["step_uid"]: row["n_masked_tokens"] > 0 for row in rows} == {
+        f"{uid}.{k}": any(text in whole for text in wanted) for (uid, k), whole in texts.items()
+    }
+    assert pool.versions.summary("v1", MemberFilter(masked=False))["n_steps"] == 1

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import re
 from functools import partial
+from urllib.parse import quote
 
 import pytest
 
 from core.batch.datasets import freeze_version
 from core.batch.plan import plan
 from core.batch.recipe import Recipe
+from core.pool.query.members import MemberFilter
+from core.pool.sql.check import _functions
 from core.types import Annotation, View
-from studio.widgets.sql.result import chart_figure
+from studio.widgets.sql.functions import FUNCTIONS
+from studio.widgets.sql.result import LINK, chart_figure
 from tests.conftest import eventually
 from tests.pages.test_lab_pages import figure
 
@@ -70,6 +74,35 @@ def test_freeze_then_label_then_compare_and_export(filled, open_page):
     assert "The hash is correct" in page.html
 
 
+def test_the_rows_of_a_version_are_browsed(filled, open_page):
+    freeze(open_page, "one")
+    head = filled.pool.versions.get("one")
+    page = open_page("datasets", version="one", show="rows")
+    assert page.failures == []
+    assert figure(page, "Steps") == str(head["n_steps"])
+    success = open_page("datasets", version="one", show="rows", m_reward="success", m_order="n_response_tokens desc")
+    assert success.failures == []
+    counts = filled.pool.versions.summary("one", MemberFilter(reward="success"))
+    assert figure(success, "Steps") == str(counts["n_steps"]) and 0 < counts["n_steps"] < head["n_steps"]
+    shown = success.app.dataframe[-1].value
+    assert len(shown) == min(50, counts["n_steps"]) and shown["n_response_tokens"].is_monotonic_decreasing
+    assert (shown["trajectory_reward"] > 0.5).all()
+    assert "No row matches" in open_page("datasets", version="one", show="rows", m_text="nobody").html
+
+
+def test_a_redaction_is_tried_before_it_is_frozen(filled, open_page):
+    page = open_page("datasets", tab="freeze")
+    next(box for box in page.app.text_input if box.label.startswith("Custom")).set_value(r"traj-0-\d")
+    next(button for button in page.app.button if button.label == "Try the redaction").click().run()
+    assert page.failures == []
+    assert filled.pool.versions.all() == []
+    n = filled.pool.trajectories.count(View({"prompt_uid": "prompt-0"}))
+    assert figure(page, "Distinct matches") == str(n) and "traj-0-1" in page.html
+    page = open_page("datasets", tab="freeze")
+    next(button for button in page.app.button if button.label == "Try the redaction").click().run()
+    assert len(page.failures) == 1, "a dry run needs a rule"
+
+
 def test_a_taken_name_is_refused_in_words(filled, open_page):
     freeze(open_page, "one")
     page = open_page("datasets", tab="freeze")
@@ -123,6 +156,33 @@ def test_sql_answers_with_a_table(filled, open_page):
     wanted = filled.pool.trajectories.page(View(), order="trajectory_uid", limit=None)
     assert shown["n_steps"].tolist() == wanted["n_steps"].to_pylist()
     assert open_page("sql").failures == []
+
+
+def test_rows_of_sql_link_to_the_narrowest_that_they_name(filled, open_page):
+    shown = (
+        open_page("sql", q="SELECT prompt_uid, trajectory_uid FROM trajectories ORDER BY ALL").app.dataframe[0].value
+    )
+    assert list(shown.columns[1:]) == ["prompt_uid", "trajectory_uid"]
+    assert shown[LINK].tolist() == [f"/inspect?trajectory={quote(uid)}" for uid in shown["trajectory_uid"]]
+    assert LINK not in open_page("sql", q="SELECT agent FROM steps").app.dataframe[0].value
+
+
+def test_earlier_queries_are_kept_with_their_results(filled, open_page):
+    for text in (QUERY, "SELECT nope", f"{QUERY} LIMIT 3", QUERY):
+        open_page("sql", q=text)
+    stored = json.loads((filled.settings.data_dir / "preferences.json").read_text())
+    (of_author,) = stored.values()
+    n = filled.pool.trajectories.count(View())
+    assert [(one["text"], one["n_rows"]) for one in of_author["sql_history"]] == [
+        (QUERY, n), (f"{QUERY} LIMIT 3", 3), ("SELECT nope", None)
+    ]  # fmt: skip
+
+
+def test_the_editor_completes_what_the_console_answers(filled):
+    with filled.pool._db.read() as cursor:
+        # The parser makes operators of these.
+        assert set(FUNCTIONS) <= _functions(cursor)[1] | {"coalesce", "extract", "ifnull"}
+    assert list(FUNCTIONS) == sorted(FUNCTIONS)
 
 
 @pytest.mark.parametrize(

@@ -320,3 +320,40 @@ def test_the_schema_explains_itself(pool: Pool) -> None:
     assert "said about a trajectory" in tables["trajectory_events"]["doc"]
     for name in tables:
         assert pool.sql.run(f"SELECT * FROM {name} LIMIT 1").table.num_columns == len(tables[name]["columns"])
+
+
+def test_steps_and_trajectories_have_readable_names(tmp_path: Path) -> None:
+    pool = Pool.open(tmp_path / "pool.duckdb", memory="500MB")
+    try:
+        cut = dict(finish_reason="length", metadata={"run": "a"}, agent="one")
+        steps = [
+            Step(f"s{i}", f"t{i // 2}", "p", i % 2, float(i), prompt_ids=[1], response_ids=[i], reward=1.0,
+                 **(cut if i == 3 else {}))
+            for i in range(4)
+        ]  # fmt: skip
+        pool.steps.append(steps)
+        pool.labels.annotate([Annotation("reward", 0.25, "a", "human", 1.0, step_uid="s3")])
+        columns = "step_uid, trajectory_uid, agent, reward, captured_reward, findings, metadata->>'run' AS run"
+        rows = pool.sql.run(f"SELECT {columns} FROM steps ORDER BY step_uid").table.to_pylist()
+        assert rows[3] == {
+            "step_uid": "s3", "trajectory_uid": "t1", "agent": "one", "reward": 0.25, "captured_reward": 1.0,
+            "findings": ["truncated"], "run": "a",
+        }  # fmt: skip
+        assert [row["findings"] for row in rows[:3]] == [[]] * 3
+        assert [row["trajectory_uid"] for row in rows] == [one.trajectory_uid for one in steps]
+        # A condition and a limit are applied where the table is read.
+        one = pool.sql.run("SELECT * FROM steps WHERE trajectory_uid = 't0'").table
+        assert sorted(one["step_uid"].to_pylist()) == ["s0", "s1"]
+        assert pool.sql.run("SELECT * FROM steps", limit=3).truncated
+        joined = pool.sql.run(
+            "SELECT t.trajectory_uid AS uid, t.findings, count(*) AS n FROM trajectories t JOIN steps s"
+            " ON s.trajectory_uid = t.trajectory_uid GROUP BY ALL ORDER BY uid"
+        ).table.to_pylist()
+        assert joined == [{"uid": "t0", "findings": [], "n": 2}, {"uid": "t1", "findings": ["truncated"], "n": 2}]
+        assert pool.sql.run("SELECT count(*) AS n FROM steps").table.to_pylist() == [{"n": 4}]
+        listed = {table["table"]: table for table in pool.sql.schema()}
+        for name in ("steps", "trajectories"):
+            undocumented = [column["name"] for column in listed[name]["columns"] if not column["doc"]]
+            assert listed[name]["doc"] and not undocumented
+    finally:
+        pool.close()

@@ -22,8 +22,9 @@ import pyarrow as pa
 
 from core.errors import InvalidInput
 from core.pool.query.columns import STEP_COLUMNS
+from core.pool.sql.readable import READABLE
 from core.pool.sql.runner import CopyBudget, QueryRunner, write_table
-from core.pool.store.database import Database, migrations, rows
+from core.pool.store.database import Cursor, Database, migrations
 
 MAX_ROWS = 10_000
 MAX_TEXT = 100_000
@@ -61,6 +62,7 @@ class Console:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._box = QueryRunner(database.stopping)
+        self._readable: dict[str, dict[str, str]] = {}
 
     def run(self, text: str, *, limit: int = 1000, timeout_s: float = TIMEOUT_S) -> SqlResult:
         """Run one SELECT.
@@ -82,11 +84,7 @@ class Console:
             raise InvalidInput(f"More than {MAX_TEXT} characters.", field="sql")
         began = time.perf_counter()
         with self._db.read() as cursor:
-            columns = cursor.execute(_COLUMNS).fetchall()
-        tables: dict[str, dict[str, str]] = {}
-        for table, column, kind in columns:
-            if table not in HIDDEN:
-                tables.setdefault(table, {})[column] = kind
+            tables = self._tables(cursor)
 
         def hand_over(reads: Sequence[Any], check: Callable[[], None]) -> list[tuple[str, IO[bytes]]]:
             files: list[tuple[str, IO[bytes]]] = []
@@ -95,7 +93,8 @@ class Console:
                 # All of one moment: that at which the query is known to be one.
                 with self._db.read() as cursor:
                     for read in reads:
-                        files.append((read[0], write_table(cursor, read, tables[read[0]], budget, check)))
+                        source = READABLE[read[0]].source if read[0] in READABLE else None
+                        files.append((read[0], write_table(cursor, read, tables[read[0]], budget, check, source)))
             except BaseException:
                 for _, file in files:
                     file.close()
@@ -117,18 +116,39 @@ class Console:
         docs = schema_docs()
         self._box.warm()
         with self._db.read() as cursor:
-            columns = rows(cursor, _COLUMNS)
-        tables: dict[str, dict[str, Any]] = {}
-        for row in columns:
-            name = row["table_name"]
-            if name in HIDDEN:
-                continue
-            about = docs.get(name, {})
-            table = tables.setdefault(name, {"table": name, "doc": about.get("", ""), "columns": []})
-            column = row["column_name"]
-            doc = about.get(column) or (STEP_COLUMNS[column].doc if column in STEP_COLUMNS else "")
-            table["columns"].append({"name": column, "type": row["data_type"], "doc": doc})
-        return list(tables.values())
+            tables = self._tables(cursor)
+        listed = []
+        for table, columns in tables.items():
+            about = {"": READABLE[table].doc} if table in READABLE else docs.get(table, {})
+            meanings = {name: doc for name, (_, doc) in READABLE[table].columns.items()} if table in READABLE else about
+            listed.append(
+                {
+                    "table": table,
+                    "doc": about.get("", ""),
+                    "columns": [
+                        {
+                            "name": name,
+                            "type": kind,
+                            "doc": meanings.get(name) or (STEP_COLUMNS[name].doc if name in STEP_COLUMNS else ""),
+                        }
+                        for name, kind in columns.items()
+                    ],
+                }
+            )
+        return listed
+
+    def _tables(self, cursor: Cursor) -> dict[str, dict[str, str]]:
+        """Table -> column -> type, of all tables that ``run`` may read, by name."""
+        tables: dict[str, dict[str, str]] = {}
+        for table, column, kind in cursor.execute(_COLUMNS).fetchall():
+            if table not in HIDDEN:
+                tables.setdefault(table, {})[column] = kind
+        for name, readable in READABLE.items():
+            if name not in self._readable:
+                described = cursor.execute(f"DESCRIBE {readable.source(list(readable.columns))}").fetchall()
+                self._readable[name] = {row[0]: row[1] for row in described}
+            tables[name] = self._readable[name]
+        return dict(sorted(tables.items()))
 
 
 # Words --------------------------------------------------------------------------------------------------------

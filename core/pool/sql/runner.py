@@ -290,7 +290,12 @@ class CopyBudget:
 
 
 def write_table(
-    cursor: Cursor, read: Sequence[Any], known: Mapping[str, str], budget: CopyBudget, check: Callable[[], None]
+    cursor: Cursor,
+    read: Sequence[Any],
+    known: Mapping[str, str],
+    budget: CopyBudget,
+    check: Callable[[], None],
+    source: Callable[[Sequence[str], int | None], str] | None = None,
 ) -> IO[bytes]:
     """Write the rows that a query reads of one table to an unnamed Arrow file, which is gone when the process ends.
 
@@ -298,6 +303,8 @@ def write_table(
         read: table, columns, ``(column, comparison, constant)`` that rows fulfil, and most rows or None.
         known: the table's columns with their types; what is not among them is not read.
         budget: what the query's files may still take, and where they are.
+        check: called now and then; ends the reading with an exception.
+        source: columns and limit -> SQL of a joined table; None: a table of the file.
 
     Raises:
         InvalidInput: more bytes than a query may read.
@@ -310,7 +317,9 @@ def write_table(
     if any(symbol not in ("=", "<", ">", "<=", ">=") for _, symbol, _ in keep):
         raise InvalidInput(f"{table} can't be read like this.", field="sql")
     where = " AND ".join(f'"{column}" {symbol} ?' for column, symbol, _ in keep) or "TRUE"
-    sql = f'SELECT {", ".join(f"{chr(34)}{name}{chr(34)}" for name in columns)} FROM main."{table}" WHERE {where}'
+    used = list(dict.fromkeys((*columns, *(part[0] for part in keep))))
+    held = f'main."{table}"' if source is None else source(used, None if keep else limit)
+    sql = f"SELECT {', '.join(f'{chr(34)}{name}{chr(34)}' for name in columns)} FROM {held} WHERE {where}"
     relation = cursor.sql(sql, params=[value for _, _, value in keep])
     reader = (relation if limit is None else relation.limit(limit)).to_arrow_reader(EXPORT_ROWS)
     file: IO[bytes] = tempfile.TemporaryFile(dir=budget.folder)  # noqa: SIM115 (who asked closes it)

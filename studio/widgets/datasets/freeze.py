@@ -9,11 +9,13 @@ import streamlit as st
 from core.batch.datasets import freeze_version
 from core.batch.recipe import Recipe
 from core.batch.redact import texts_of
+from core.errors import InvalidInput
 from core.pool.redaction.rules import PATTERNS, SECRETS, Redaction, parse_redaction
 from core.types import View
 from studio import kit, state
 from studio.kit.filters import active_filters, filter_panel
 from studio.kit.url_choices import list_choice
+from studio.widgets.datasets import dry_run
 from studio.widgets.plans.current_plan import counts_now, plan_counts
 from studio.widgets.plans.group_credit import group_recipe
 
@@ -72,14 +74,28 @@ def freeze_form(view: View, recipe: Recipe, n_steps: int) -> None:
             format_func=UNREADABLE.__getitem__,
             help="The text is unknown when the tokenizer of the step is not available",
         )
-        pressed = st.form_submit_button("Freeze", type="primary", icon=":material/ac_unit:", disabled=n_steps == 0)
-    if pressed:
+        with st.container(horizontal=True, gap="small"):
+            pressed = st.form_submit_button("Freeze", type="primary", icon=":material/ac_unit:", disabled=n_steps == 0)
+            tried = st.form_submit_button(
+                "Try the redaction",
+                icon=":material/search:",
+                disabled=n_steps == 0,
+                help="Lists what the rules match; nothing is stored",
+            )
+    if pressed or tried:
         rules_json: dict[str, Any] = {"action": action, "unreadable": unreadable}
         if rules:
             rules_json["rules"] = rules
         if own_pattern.strip():
             rules_json["patterns"] = {"own": own_pattern.strip()}
-        freeze(name, view, recipe, parent, note, parse_redaction(rules_json if rules or own_pattern.strip() else None))
+        redaction = parse_redaction(rules_json if rules or own_pattern.strip() else None)
+        if pressed:
+            freeze(name, view, recipe, parent, note, redaction)
+        elif redaction is None:
+            raise InvalidInput("A dry run needs a rule.", field="redact", hint="Choose rules, or enter a pattern.")
+        else:
+            dry_run.run(view, recipe, redaction)
+    dry_run.show(view, recipe)
 
 
 def freeze(name: str, view: View, recipe: Recipe, parent: str | None, note: str, redaction: Redaction | None) -> None:

@@ -10,15 +10,19 @@ import streamlit as st
 
 from core.batch.datasets import version_plan
 from core.export import EXPORTERS
+from core.pool.versions import LABELS, MASK_COLUMNS
 from studio import kit, state
 from studio.kit.data_tables import page_from_query, pagination, version_span
 from studio.kit.figures import Tone
 from studio.kit.html_tables import bars, dot_label, html_table
-from studio.kit.url_choices import segmented_choice
+from studio.kit.url_choices import list_choice, segmented_choice
+from studio.widgets.datasets.members import PARAMS, member_section
 from studio.widgets.plans.export_job import ExportJob
 from studio.widgets.plans.export_view import show_job
 
 CHANGES_PER_PAGE = 100
+ANY = "any"
+COMPARED = (*LABELS, *MASK_COLUMNS)
 CHANGES = {"all": "All", "added": "Added", "removed": "Removed", "changed": "Changed"}
 Head = Mapping[str, Any]
 
@@ -75,7 +79,7 @@ def versions_tab() -> None:
     requested = state.query("version")
     chosen = names[cells[0][0]] if cells else requested if requested in names else names[0]
     if chosen != requested and cells:
-        state.set_query(version=chosen)
+        state.set_query(version=chosen, page=None, **dict.fromkeys(PARAMS))
     one_version(next(head for head in heads if head["name"] == chosen))
 
 
@@ -84,6 +88,9 @@ def one_version(head: Head) -> None:
     pool = state.service().pool
     origin = head["provenance"]
     kit.section(head["name"], head["note"] or "")
+    if segmented_choice("Show", {"about": "About", "rows": "Rows"}, "show") == "rows":
+        member_section(head)
+        return
     policy = origin.get("reward_policy")
     kit.figures(
         [
@@ -165,7 +172,7 @@ def export_section(head: Head) -> None:
 
 
 def diff_tab() -> None:
-    """Steps added, removed and changed between two versions, which are in the URL as ``a`` and ``b``."""
+    """Rewards, and steps added, removed and changed, of two versions, which are in the URL as ``a`` and ``b``."""
     pool = state.service().pool
     heads = pool.versions.all()
     names = [head["name"] for head in heads]
@@ -184,23 +191,27 @@ def diff_tab() -> None:
     uids = {head["name"]: head["version_uid"] for head in heads}
     requested = state.query("change")
     change = requested if requested in CHANGES and requested != "all" else None
-    page = page_from_query()
+    label = state.query("label")
+    chosen = (change, label if label in COMPARED else None, (state.query("uid", "") or "").strip())
     with st.spinner("Comparing…", show_time=True):
         pool_path = str(state.service().settings.pool_path)
-        difference = _diff(pool_path, uids[a], uids[b], change, page, a, b)
-    counts = difference["counts"]
+        difference = _diff(pool_path, uids[a], uids[b], chosen, page_from_query(), a, b)
+    counts, rewards = difference["counts"], difference["rewards"]
+    before, after = (kit.number(mean) for mean in rewards["mean"])
     kit.figures(
         [
             kit.Figure("Added", kit.count(counts["added"]), tone="good" if counts["added"] else ""),
             kit.Figure("Removed", kit.count(counts["removed"]), tone="bad" if counts["removed"] else ""),
             kit.Figure("Changed", kit.count(counts["changed"]), tone="warn" if counts["changed"] else ""),
             kit.Figure("Unchanged", kit.count(counts["same"])),
+            kit.Figure("Mean reward", f"{before} → {after}", sub="by trajectory"),
+            kit.Figure("Rewards changed", f"{kit.count(rewards['n_rose'])} ↑ {kit.count(rewards['n_fell'])} ↓"),
         ],
         dense=True,
     )
-    left, right = st.columns([6, 4], gap="medium")
+    left, right = st.columns([7, 3], gap="medium")
     with left:
-        step_changes(difference["changes"], counts, change)
+        step_changes(difference, chosen)
     with right:
         kit.section("Changed labels", "number of steps")
         bars(list(counts["by_label"].items())) if counts["by_label"] else st.caption("None.")
@@ -208,10 +219,22 @@ def diff_tab() -> None:
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def _diff(pool_path: str, a_uid: str, b_uid: str, change: str | None, page: int, _a: str, _b: str) -> Mapping[str, Any]:
-    """A page of the difference of two versions, cached since versions never change."""
+def _diff(
+    pool_path: str, a_uid: str, b_uid: str, chosen: tuple[str | None, str | None, str], page: int, _a: str, _b: str
+) -> Mapping[str, Any]:
+    """A page of the difference of two versions, cached since versions never change.
+
+    ``chosen``: which changes, by kind, label and part of a uid.
+    """
+    change, label, text = chosen
     difference: Mapping[str, Any] = state.service().pool.versions.diff(
-        _a, _b, limit=CHANGES_PER_PAGE, offset=(page - 1) * CHANGES_PER_PAGE, change=change
+        _a,
+        _b,
+        limit=CHANGES_PER_PAGE,
+        offset=(page - 1) * CHANGES_PER_PAGE,
+        change=change,
+        label=label,
+        text=text,
     )
     return difference
 
@@ -231,17 +254,25 @@ def version_from_query(names: Sequence[str], param: str, default: str) -> str:
     return requested if requested is not None and requested in names else default
 
 
-def step_changes(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int], change: str | None) -> None:
-    """A page of the added, removed and changed steps, each with a link to Inspect."""
+def step_changes(difference: Mapping[str, Any], chosen: tuple[str | None, str | None, str]) -> None:
+    """Filters, and a page of the added, removed and changed steps, each with a link to Inspect."""
     tones: dict[str, Tone] = {"added": "good", "removed": "bad", "changed": "warn"}
+    counts = difference["counts"]
     kit.section("Steps", "added, removed, or with other labels")
-    total = sum(counts[name] for name in tones)
-    if not total:
+    if not sum(counts[name] for name in tones):
         st.caption("Both contain the same steps with the same labels.")
         return
-    segmented_choice("Change", CHANGES, "change")
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        segmented_choice("Change", CHANGES, "change")
+        labels = {ANY: "any label", **{name: name.replace("_", " ") for name in counts["by_label"]}}
+        list_choice("Changed label", labels, "label", width=190)
+        st.session_state["diff-uid"] = chosen[2]
+        st.text_input("uid", placeholder="part of a uid", key="diff-uid", on_change=_uid_typed, width=180)
+    if not difference["n_changes"]:
+        kit.empty_state("No change matches", "Remove a filter to see more.", icon="filter_alt_off")
+        return
     html_table(
-        ("Change", "Prompt group", "Trajectory", "Step", "Labels"),
+        ("Change", "Prompt group", "Trajectory", "Step", "Trajectory reward", "Labels"),
         [
             (
                 dot_label(row["change"], tones[row["change"]]),
@@ -249,16 +280,31 @@ def step_changes(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int], c
                 kit.uid_html(row["trajectory_uid"], length=24),
                 f'<a href="{kit.escape(state.link("inspect", step=row["step_uid"]))}" target="_self">'
                 f"{kit.count(row['step_index'])}</a>",
+                reward_change(row),
                 "<br>".join(
-                    f"{kit.escape(name)}: {label_text(old)} → {label_text(new)}"
+                    f"{kit.escape(name.replace('_', ' '))}: {label_text(old)} → {label_text(new)}"
                     for name, (old, new) in row["labels"].items()
+                    if name != "trajectory_reward"
                 ),
             )
-            for row in rows
+            for row in difference["changes"]
         ],
     )
-    n_shown = total if change is None else counts[change]
-    pagination(n_shown, key=f"diff-{change}", size=CHANGES_PER_PAGE, noun="steps")
+    pagination(difference["n_changes"], key=f"diff-{hash(chosen)}", size=CHANGES_PER_PAGE, noun="steps")
+
+
+def _uid_typed() -> None:
+    state.set_query(uid=st.session_state["diff-uid"].strip() or None, page=None)
+
+
+def reward_change(row: Mapping[str, Any]) -> str:
+    """The trajectory's reward in both versions, as HTML; one number where a version lacks the step or both agree."""
+    old, new = row["trajectory_reward"]
+    if row["change"] == "added":
+        return label_text(new)
+    if row["change"] == "removed" or old == new:
+        return label_text(old)
+    return f"{label_text(old)} → {label_text(new)}"
 
 
 def label_text(value: Any) -> str:

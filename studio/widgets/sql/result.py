@@ -18,12 +18,39 @@ LINK_MAX = 500
 KINDS = {"bar": "Bars", "line": "Line", "scatter": "Points"}
 
 
+LINK = "↗"
+"""Heading of the column with links to Inspect."""
+LEVELS = {"step_uid": "step", "trajectory_uid": "trajectory", "prompt_uid": "group"}
+"""Columns that name rows of the pool, the narrowest first -> the parameter of Inspect that opens one."""
+
+
 def as_table(table: pa.Table) -> None:
-    """All rows."""
+    """All rows; one that names a step, a trajectory or a prompt group has a link to Inspect."""
     if table.num_columns == 0 or len(table) == 0:
         kit.empty_state("No rows", "The query returned no rows.", icon="table_rows")
         return
-    st.dataframe(table.to_pandas(), hide_index=True, height=min(560, 38 + 29 * len(table)), row_height=29)
+    frame = table.to_pandas()
+    links = row_links(table)
+    if links is not None and LINK not in frame:
+        frame.insert(0, LINK, links)
+    column = st.column_config.LinkColumn(
+        width=36, display_text=":material/open_in_new:", help="Open in Inspect, in a new tab", pinned=True
+    )
+    st.dataframe(
+        frame, hide_index=True, height=min(560, 38 + 29 * len(table)), row_height=29, column_config={LINK: column}
+    )
+
+
+def row_links(table: pa.Table) -> list[str | None] | None:
+    """For each row the address of the narrowest thing that it names; None if no column names one."""
+    names = [name for name in LEVELS if name in table.column_names]
+    if not names:
+        return None
+    rows = zip(*(table[name].to_pylist() for name in names), strict=True)
+    return [
+        next((state.link("inspect", **{LEVELS[name]: uid}) for name, uid in zip(names, row, strict=True) if uid), None)
+        for row in rows
+    ]
 
 
 def as_chart(table: pa.Table) -> None:

@@ -150,11 +150,20 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
         option: Annotated[
             list[str] | None, typer.Option(help="Option NAME=VALUE of the format; may be repeated")
         ] = None,
+        ray: Annotated[
+            str | None,
+            typer.Option(help="Run on this Ray cluster: auto, or host:port. Its nodes see both folders at these paths"),
+        ] = None,
     ) -> None:
         """Write a dataset of steps in a format: the file that export writes of its plan, byte for byte. No studio."""
+        from core.cluster.jobs import export_on_ray
         from core.export.joining import export_dataset
 
-        result = export_dataset(folder, format, out, options=format_options(option))
+        options = format_options(option)
+        if ray is None:
+            result = export_dataset(folder, format, out, options=options)
+        else:
+            result = export_on_ray(folder, format, out, options=options, address=ray)
         print_json(
             {
                 "path": str(result.path),

@@ -114,6 +114,7 @@ SAME_LEVEL = {
     ("core.doctor", "core.rebuild"),
     ("core.workers", "core.engine_host"),
     ("core.cluster", "core.commands"),
+    ("core.commands", "core.cluster"),
     ("core.cluster", "core.owner"),
     ("core.cluster", "core.workers"),
     ("core.cli", "core.cluster"),

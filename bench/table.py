@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,14 +143,17 @@ POOL_CASES = (
 def pool_rows() -> Iterator[Row]:
     """The pool: a million steps, bytes on disk, lists."""
     results = load("pool")
-    cases, machine = results["million"]["cases"], results["million"]["machine"]
-    waiting = max(machine["load_before"][0], machine["load_after"][0])
-    busy = f"(load {waiting:.1f} on {machine['cpus']} cores)" if waiting > machine["cpus"] else ""
-    bulk = [name for name in cases if name.startswith("bulk") and name.endswith(("label", "undo"))]
-    for name in (*POOL_CASES, *bulk):
-        case = cases[name]
-        cpu = f", {case['cpu_p50_ms']:,.0f} ms of processor" if "cpu_p50_ms" in case else ""
-        yield f"1,000,000 steps, {name}", f"p50 {case['p50_ms']:,.0f} ms, p95 {case['p95_ms']:,.0f} ms{cpu}", busy
+    yield from _sized("1,000,000 steps", results["million"], POOL_CASES)
+    if "ten million" in results:
+        grown = results["ten million"]
+        opened = grown["pool"]
+        yield (
+            f"10,000,000 steps, {opened['bytes'] / 1e9:.0f} GB: open; read ahead",
+            f"{opened['open_ms'] / 1e3:,.1f} s; {opened['warm_ms'] / 1e3:,.0f} s",
+            f"resident memory at most {grown['rss_mb']['peak']:,} MB, DuckDB's limit {grown['memory_limit']}",
+        )
+        plans = tuple(name for name in grown["cases"] if name.startswith("plan: "))
+        yield from _sized("10,000,000 steps", grown, (*POOL_CASES, *plans))
     disk = results["disk"]
     raw, ours, journal, *others = disk["stores"].items()
     peers = [f"{name} {store['bytes'] / 1e6:,.0f} MB" for name, store in (raw, *others)]
@@ -165,6 +168,18 @@ def pool_rows() -> Iterator[Row]:
     for name, case in ours_listed.items():
         beside = [f"{peer} p50 {theirs[name]['p50_ms']:,.0f} ms" for peer, theirs in peers_listed]
         yield f"{results['lists']['n_steps']:,} steps, {name}", f"p50 {case['p50_ms']:,.0f} ms", "; ".join(beside)
+
+
+def _sized(size: str, results: Mapping[str, Any], names: Sequence[str]) -> Iterator[Row]:
+    """The cases of a pool of one size."""
+    cases, machine = results["cases"], results["machine"]
+    waiting = max(machine["load_before"][0], machine["load_after"][0])
+    busy = f"(load {waiting:.1f} on {machine['cpus']} cores)" if waiting > machine["cpus"] else ""
+    bulk = [name for name in cases if name.startswith("bulk") and name.endswith(("label", "undo"))]
+    for name in (*names, *bulk):
+        case = cases[name]
+        cpu = f", {case['cpu_p50_ms']:,.0f} ms of processor" if "cpu_p50_ms" in case else ""
+        yield f"{size}, {name}", f"p50 {case['p50_ms']:,.0f} ms, p95 {case['p95_ms']:,.0f} ms{cpu}", busy
 
 
 def ingest_rows() -> Iterator[Row]:

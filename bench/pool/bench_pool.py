@@ -1,10 +1,11 @@
 """Measures typical queries of a pool of a million steps, repeated with seeded variation, and memory.
 
-    python bench/pool/bench_pool.py [--trajectories 20000] [--repeat 30] [--seed 0]
+    python bench/pool/bench_pool.py [--trajectories 20000] [--repeat 30] [--seed 0] [--grown]
 
 The pool is ``bench/pool/enrich.py``'s: 1,000,000 steps with tokens, messages, tools, labels. It is opened and read
 ahead as a service does. Each case is one call as a page or the API makes it; the first call of each is apart (files
-still cold). Writes go to a copy.
+still cold). Writes go to a copy. With ``--grown`` it is ``grow.py``'s of 10,000,000 steps, which is written in place,
+and plans are measured too.
 Writes bench/results/pool.json; ``bench_disk.py`` adds the peers.
 """
 
@@ -22,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,9 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 
 from bench.pool.enrich import TOOLS, ensure_rich, rare_word  # noqa: E402
+from bench.pool.grow import ensure_grown  # noqa: E402
+from core.batch.plan import plan  # noqa: E402
+from core.batch.recipe import parse_recipe  # noqa: E402
 from core.pool import Pool  # noqa: E402
 from core.types import Annotation, Step, View  # noqa: E402
 
@@ -127,8 +132,23 @@ class Bench:
         print(f"{name:52s} {self.cases[name]}", flush=True)
 
 
-def reads(bench: Bench, pool: Pool, n_steps: int, n_trajectories: int) -> None:
+@dataclass(frozen=True)
+class Shape:
+    """How many trajectories the pool has, of how many steps each, and which steps a bulk edit takes."""
+
+    n_trajectories: int
+    n_each: int
+    bulk: str
+
+    @property
+    def n_steps(self) -> int:
+        """Steps of the pool."""
+        return self.n_trajectories * self.n_each
+
+
+def reads(bench: Bench, pool: Pool, shape: Shape) -> None:
     """Everything that only looks."""
+    n_steps, n_trajectories, n_each = shape.n_steps, shape.n_trajectories, shape.n_each
     everything = View()
     bench.run("facets: all 20 of the whole pool", lambda r: pool.stats.facets(everything, FACETS))
     bench.run("facets: all 20 of a filtered view", lambda r: pool.stats.facets(random_view(r), FACETS))
@@ -148,9 +168,9 @@ def reads(bench: Bench, pool: Pool, n_steps: int, n_trajectories: int) -> None:
     bench.run("histogram: a filtered view", lambda r: pool.stats.histogram(random_view(r), r.choice(columns), 30))
     bench.run("stats", lambda r: pool.stats.totals())
     some = lambda r: f"t{r.randrange(n_trajectories):06d}"  # noqa: E731
-    bench.run("one trajectory of 50 steps, tokens and messages", lambda r: pool.trajectories.get(some(r)))
-    bench.run("one trajectory of 50 steps, rows only", lambda r: pool.trajectories.get(some(r), tokens=False))
-    bench.run("one step, whole", lambda r: pool.steps.get(f"{some(r)}.{r.randrange(50)}"))
+    bench.run(f"one trajectory of {n_each} steps, tokens and messages", lambda r: pool.trajectories.get(some(r)))
+    bench.run(f"one trajectory of {n_each} steps, rows only", lambda r: pool.trajectories.get(some(r), tokens=False))
+    bench.run("one step, whole", lambda r: pool.steps.get(f"{some(r)}.{r.randrange(n_each)}"))
     bench.run("one prompt group", lambda r: pool.groups.get(f"g{r.randrange(n_trajectories // 8):05d}"))
     began, used = time.perf_counter(), time.process_time()
     while pool.cache.prepare_search():
@@ -191,8 +211,17 @@ def hundred(now: float) -> list[Step]:
     return steps
 
 
-def writes(bench: Bench, pool: Pool, n_trajectories: int) -> None:
+def plans(bench: Bench, pool: Pool) -> None:
+    """Plans of everything, and of a batch."""
+    batch = parse_recipe({"algorithm": "grpo", "n_rollouts": 8, "batch_size": 512})
+    everything = parse_recipe({"algorithm": "grpo"})
+    bench.run("plan: 512 groups of 8, grpo", lambda r: plan(pool, View(), batch), 2)
+    bench.run("plan: everything, grpo", lambda r: plan(pool, View(), everything), 2)
+
+
+def writes(bench: Bench, pool: Pool, shape: Shape) -> None:
     """Labels, arrivals, and reads right after them."""
+    n_trajectories = shape.n_trajectories
     now = time.time()
     pool.steps.append(hundred(now))
     bench.run("one trajectory of 100 steps, tokens and messages", lambda r: pool.trajectories.get("hundred"))
@@ -200,7 +229,9 @@ def writes(bench: Bench, pool: Pool, n_trajectories: int) -> None:
 
     def label(r: random.Random) -> None:
         kind, value = r.choice([("quality", "good"), ("reward", 0.5), ("tag", "x"), ("trainable", False)])
-        target = {"step_uid": f"{some(r)}.{r.randrange(50)}"} if r.random() < 0.7 else {"trajectory_uid": some(r)}
+        target = (
+            {"step_uid": f"{some(r)}.{r.randrange(shape.n_each)}"} if r.random() < 0.7 else {"trajectory_uid": some(r)}
+        )
         pool.labels.annotate([Annotation(kind, value, "bench", "human", now, **target)])
 
     bench.run("label one step or trajectory", label)
@@ -229,11 +260,11 @@ def writes(bench: Bench, pool: Pool, n_trajectories: int) -> None:
     bench.run("facets: all 20, right after a label", lambda r: pool.stats.facets(View(), FACETS), 10, before=label)
     bench.run(
         "page: deep in all, right after steps arrived",
-        lambda r: pool.steps.page(View(), order=r.choice(ORDERS), offset=r.randrange(20 * n_trajectories)),
+        lambda r: pool.steps.page(View(), order=r.choice(ORDERS), offset=r.randrange(2 * shape.n_steps // 5)),
         15,
         before=arrives,
     )
-    view = View(where="step_index = 7 OR latency_s < 0.13")
+    view = View(where=shape.bulk)
     n = pool.steps.count(view)
     made: dict[str, list[tuple[float, float]]] = {
         name: [] for name in ("preview counts", "label", "undo", "redo", "facets after")
@@ -291,13 +322,22 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--memory", default="2GB")
+    parser.add_argument("--grown", action="store_true", help="10,000,000 steps")
     given = parser.parse_args()
-    source = ensure_rich(given.trajectories)
+    if given.grown:
+        source, shape = ensure_grown(), Shape(100_000, 100, "step_index % 10 = 7")
+    else:
+        source, shape = (
+            ensure_rich(given.trajectories),
+            Shape(given.trajectories, 50, "step_index = 7 OR latency_s < 0.13"),
+        )
     bench = Bench(given.repeat, given.seed)
     load = os.getloadavg()
     with tempfile.TemporaryDirectory(dir=source.parent) as folder:
-        path = Path(folder) / "pool.duckdb"
-        shutil.copy(source, path)
+        path = source
+        if not given.grown:
+            path = Path(folder) / "pool.duckdb"
+            shutil.copy(source, path)
         before = rss_mb()
         began = time.perf_counter()
         pool = Pool.open(path, memory=given.memory)
@@ -309,9 +349,11 @@ def main() -> None:
         warmed, after_warm = time.perf_counter() - began, rss_mb()
         try:
             n = pool.steps.count()
-            reads(bench, pool, n, given.trajectories)
+            reads(bench, pool, shape)
             after_reads = rss_mb()
-            writes(bench, pool, given.trajectories)
+            if given.grown:
+                plans(bench, pool)
+            writes(bench, pool, shape)
         finally:
             pool.close()
         memory = {
@@ -321,7 +363,7 @@ def main() -> None:
             "peak": peak.stop(),
         }
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    results["million"] = {
+    results["ten million" if given.grown else "million"] = {
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {
             "cpus": os.cpu_count(),

@@ -24,7 +24,7 @@ import pyarrow as pa
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.pool.generate import CACHE, ensure  # noqa: E402
+from bench.pool.generate import CACHE, NEW_TOKENS, ensure, size_of  # noqa: E402
 from core.pool import Pool  # noqa: E402
 from core.types import View  # noqa: E402
 
@@ -137,14 +137,14 @@ def enrich(path: Path, seed: int) -> dict[str, Any]:
     return {name: round(took, 1) for name, took in times.items()}
 
 
-def ensure_rich(n_trajectories: int = 20_000, n_steps: int = 50, seed: int = 0) -> Path:
+def ensure_rich(n_trajectories: int = 20_000, n_steps: int = 50, seed: int = 0, new_tokens: int = NEW_TOKENS) -> Path:
     """The pool of these sizes with messages, made when it isn't there."""
-    path = CACHE / f"rich-{n_trajectories}x{n_steps}-{seed}.duckdb"
+    path = CACHE / f"rich-{size_of(n_trajectories, n_steps, new_tokens)}-{seed}.duckdb"
     if not path.exists():
         partial = path.with_suffix(".partial")
         for old in CACHE.glob(partial.name + "*"):
             old.unlink()
-        shutil.copy(ensure(n_trajectories, n_steps, seed), partial)
+        shutil.copy(ensure(n_trajectories, n_steps, seed, new_tokens), partial)
         print(enrich(partial, seed), flush=True)
         partial.rename(path)
     return path

@@ -28,7 +28,9 @@ START = 1_790_000_000.0
 VERSIONS = 20
 
 
-def trajectory(number: int, n_steps: int, n_trajectories: int, rng: np.random.Generator) -> Iterator[Step]:
+def trajectory(
+    number: int, n_steps: int, n_trajectories: int, rng: np.random.Generator, new_tokens: int
+) -> Iterator[Step]:
     """One rollout: every prompt is the prompt before, its answer, and a tool result."""
     uid, group = f"t{number:06d}", f"g{number // GROUP:05d}"
     task = np.random.default_rng(number // GROUP).integers(0, VOCABULARY, TASK_TOKENS, dtype=np.int32)
@@ -57,15 +59,17 @@ def trajectory(number: int, n_steps: int, n_trajectories: int, rng: np.random.Ge
             latency_s=float(rng.gamma(2.0, 0.4)),
             policy_version=number * VERSIONS // n_trajectories,
             parent_step_uid=parent,
-            n_shared_tokens=0 if k == 0 else len(prompt) - NEW_TOKENS,
+            n_shared_tokens=0 if k == 0 else len(prompt) - new_tokens,
             is_last=k == n_steps - 1,
         )
         parent = f"{uid}.{k}"
-        token_ids = rng.integers(0, VOCABULARY, NEW_TOKENS, dtype=np.int32)
+        token_ids = rng.integers(0, VOCABULARY, new_tokens, dtype=np.int32)
         prompt = np.concatenate([prompt, answer, token_ids])
 
 
-def generate(path: Path, n_trajectories: int, n_steps: int, seed: int = 0) -> dict[str, Any]:
+def generate(
+    path: Path, n_trajectories: int, n_steps: int, seed: int = 0, new_tokens: int = NEW_TOKENS
+) -> dict[str, Any]:
     """Fill a new pool; returns counts and seconds."""
     rng = np.random.default_rng(seed)
     pool = Pool.open(path, clock=lambda: START)
@@ -83,7 +87,7 @@ def generate(path: Path, n_trajectories: int, n_steps: int, seed: int = 0) -> di
     events = [PolicyEvent(v, PolicyEventKind.REGISTERED, START + v) for v in range(VERSIONS)]
     pool.steps.append([], policy_events=events)
     for number in range(n_trajectories):
-        pending += trajectory(number, n_steps, n_trajectories, rng)
+        pending += trajectory(number, n_steps, n_trajectories, rng, new_tokens)
         reward = None if number % 50 == 49 else float(rng.random() < (number // GROUP % 10) / 9)
         done.append({"kind": "complete", "trajectory_uid": f"t{number:06d}", "reward": reward})
         if len(pending) >= BATCH:
@@ -95,15 +99,20 @@ def generate(path: Path, n_trajectories: int, n_steps: int, seed: int = 0) -> di
     return {"n_steps": n, "seconds": time.perf_counter() - began, "bytes": path.stat().st_size}
 
 
-def ensure(n_trajectories: int = 20_000, n_steps: int = 50, seed: int = 0) -> Path:
+def size_of(n_trajectories: int, n_steps: int, new_tokens: int) -> str:
+    """The part of a pool's file name that names its sizes."""
+    return f"{n_trajectories}x{n_steps}" + (f"x{new_tokens}" if new_tokens != NEW_TOKENS else "")
+
+
+def ensure(n_trajectories: int = 20_000, n_steps: int = 50, seed: int = 0, new_tokens: int = NEW_TOKENS) -> Path:
     """The pool of these sizes, made when it isn't there."""
-    path = CACHE / f"pool-{n_trajectories}x{n_steps}-{seed}.duckdb"
+    path = CACHE / f"pool-{size_of(n_trajectories, n_steps, new_tokens)}-{seed}.duckdb"
     if not path.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
         for old in CACHE.glob(partial.name + "*"):
             old.unlink()
-        print(generate(partial, n_trajectories, n_steps, seed))
+        print(generate(partial, n_trajectories, n_steps, seed, new_tokens))
         partial.rename(path)
     return path
 

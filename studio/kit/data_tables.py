@@ -410,7 +410,15 @@ def selectable_table(
         height=min(height, HEADER_HEIGHT + ROW_HEIGHT * max(len(frame), 1)),
         key=key,
     )
-    chosen = {uids[place] for place in event["selection"]["rows"] if place < len(uids)}
+    selected = event["selection"]
+    if selected.get("columns") or selected.get("cells"):
+        # A click leaves this list, or orders it under another key. It is drawn with the click when another rerun
+        # interrupted the one that handled it: that rerun brings the URL from before, and no callback.
+        before = st.query_params.to_dict()
+        _clicked(key, uids, sorting, opened)
+        if st.query_params.to_dict() != before:
+            st.rerun()
+    chosen = {uids[place] for place in selected["rows"] if place < len(uids)}
     return (picked - set(uids)) | chosen
 
 

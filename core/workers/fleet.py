@@ -134,8 +134,8 @@ class Fleet:
         self._unshipped: dict[str, tuple[int, float]] = {}
         self._lost: dict[str, tuple[str, float]] = {}
         """Workers of other machines that may still run: name -> machine, when they hold calls at the latest."""
-        self._late: set[str] = set()
-        """Machines with a worker that did not apply the last change in time."""
+        self._late: dict[str, int] = {}
+        """Workers that did not apply a change in time, and its number."""
         self._reserved: socket.socket | None = None
         self._processes: dict[str, _Process] = {}
         self._threads: dict[str, threading.Thread] = {}
@@ -284,14 +284,16 @@ class Fleet:
         with self._state_changed:
             serving = {p.node for p in self._processes.values() if p.ready and p.n_missed < SILENT_LOOKS}
             lost = {node for node, _ in self._lost.values()} - serving
-            return sorted(self._late | lost)
+            late = {
+                p.node for p in self._processes.values() if p.node is not None and p.acked < self._late.get(p.name, 0)
+            }
+        return sorted(late | lost)
 
     def forget(self, node: str) -> None:
         """A machine is gone: it is not named any more."""
         with self._state_changed:
             now = time.monotonic()
             self._lost = {name: one for name, one in self._lost.items() if one[0] != node or one[1] > now}
-            self._late.discard(node)
 
     def serve_remote(
         self,
@@ -507,7 +509,7 @@ class Fleet:
                     names = ", ".join(p.name for p in late)
                     log.error("gateway processes %s did not apply %r in time", names, message["do"])
                     break
-            self._late = {p.node for p in late if p.node is not None}
+            self._late = {p.name: number for p in late}
             while (left_s := max((until for _, until in self._lost.values()), default=0.0) - time.monotonic()) > 0:
                 # A worker whose connection was lost may take calls until its last answer has ended.
                 self._state_changed.wait(left_s)

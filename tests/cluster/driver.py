@@ -11,10 +11,25 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from ray.cluster_utils import Cluster
 
-SMALL = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
+# Without CPUs no worker is started before an actor needs one.
+SMALL = {"num_cpus": 0, "object_store_memory": 80 << 20, "include_dashboard": False, "include_log_monitor": False}
+
+
+def patiently(start: Callable[[], Any]) -> Any:
+    """Ray gives a node 30 seconds to start, which a machine with other work may not have for it."""
+    for _ in range(4):
+        try:
+            return start()
+        except Exception as error:
+            if "timed out" not in str(error):
+                raise
+            last = error
+    raise last
 
 
 def main() -> None:
@@ -27,13 +42,13 @@ def main() -> None:
         answers.write(json.dumps(fields) + "\n")
         answers.flush()
 
-    cluster = Cluster(initialize_head=True, head_node_args={"node_ip_address": "127.0.0.1", **SMALL})
+    cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args={"node_ip_address": "127.0.0.1", **SMALL}))
     nodes = {}
     answer(address=cluster.address)
     for line in sys.stdin:
         ((what, address),) = json.loads(line).items()
         if what == "add":
-            nodes[address] = cluster.add_node(node_ip_address=address, **SMALL)
+            nodes[address] = patiently(lambda address=address: cluster.add_node(node_ip_address=address, **SMALL))
         elif what == "kill":
             cluster.remove_node(nodes.pop(address), allow_graceful=False)
         else:

@@ -21,7 +21,7 @@ import httpx
 from core.cluster import agent as agent_module
 from core.cluster.supervisor import node_name
 from core.journal import Damage, read_all
-from tests.conftest import ServeProcess, eventually
+from tests.conftest import eventually
 from tests.processes import children
 
 ROOT = Path(__file__).parents[2]
@@ -168,6 +168,11 @@ class Caller(threading.Thread):
                         self.answered[answer.headers["x-step-uid"]] = time.time()
                 self.stopping.wait(0.01)
 
+    def more(self, n: int) -> None:
+        """Wait until so many more calls were answered."""
+        wanted = len(self.answered) + n
+        eventually(lambda: len(self.answered) >= wanted)
+
     def stop(self) -> dict[str, float]:
         """The calls that were answered: step uid -> UTC seconds."""
         self.stopping.set()
@@ -189,11 +194,11 @@ def lost(http: httpx.Client, answered: Mapping[str, float], *, patience_s: float
     return missing
 
 
-def check_whole(served: ServeProcess, http: httpx.Client) -> None:
+def check_whole(data: str, http: httpx.Client) -> None:
     """Nothing is stored twice, refused or damaged: each record of the journal's folder is one step."""
     stats = http.get("/api/v1/stats").json()
     assert (stats["n_conflicts"], stats["n_ingest_errors"]) == (0, 0)
-    folder = Path(served.ready["data"]) / "journal"
+    folder = Path(data) / "journal"
     items = [item for path in sorted(folder.glob("*.seg")) for item in read_all(path, 0, sealed=False)]
     assert not [item for item in items if isinstance(item, Damage)]
     steps = [item for item in items if b'"kind":"call"' in getattr(item, "payload", b"")[:40]]

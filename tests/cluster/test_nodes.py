@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -99,7 +100,7 @@ def test_turns_at_changing_nodes_are_one_trajectory(cluster: Cluster) -> None:
         assert [one["transition"] for one in found[1:]] == ["extends"] * 4, found
         parents = [cluster.http.get(f"/api/v1/steps/{one}").json()["parent_step_uid"] for one in steps]
         assert parents == [None, *steps[:-1]]
-    check_whole(cluster.served, cluster.http)
+    check_whole(cluster.served.ready["data"], cluster.http)
 
 
 def test_segments_here_are_those_of_the_nodes_byte_for_byte(cluster: Cluster) -> None:
@@ -180,19 +181,17 @@ def test_a_machine_is_lost_under_load(cluster: Cluster) -> None:
     for caller in callers:
         caller.start()
     for caller in callers:
-        eventually(lambda caller=caller: len(caller.answered) > 30)
+        caller.more(30)
     victim = cluster.machines[0]
     victim.lose_power()
-    n = len(callers[1].answered)
-    eventually(lambda: len(callers[1].answered) > n + 30)
+    callers[1].more(30)
     victim.start()
     wait_up(cluster.http, victim.node, newer_than=before)
-    n = len(callers[0].answered)
-    eventually(lambda: len(callers[0].answered) > n + 10)
+    callers[0].more(10)
     answered = {uid: at for caller in callers for uid, at in caller.stop().items()}
     print(json.dumps({"answered": len(answered), "longest gap of the other node": max(callers[1].gaps_s)}))
     assert lost(cluster.http, answered) == set()
-    check_whole(cluster.served, cluster.http)
+    check_whole(cluster.served.ready["data"], cluster.http)
 
 
 def test_a_disk_that_is_lost_costs_no_more_than_was_at_risk(cluster: Cluster) -> None:
@@ -201,7 +200,7 @@ def test_a_disk_that_is_lost_costs_no_more_than_was_at_risk(cluster: Cluster) ->
     before = {victim.node: writers(cluster.http, victim.node)}
     caller = Caller(victim.base_url, "at-risk")
     caller.start()
-    eventually(lambda: len(caller.answered) > 30)
+    caller.more(30)
     victim.lose_power()
     victim.lose_disk()
     answered = caller.stop()
@@ -213,7 +212,7 @@ def test_a_disk_that_is_lost_costs_no_more_than_was_at_risk(cluster: Cluster) ->
     assert all(answered[uid] >= since for uid in missing)
     victim.start()
     wait_up(cluster.http, victim.node, newer_than=before)
-    check_whole(cluster.served, cluster.http)
+    check_whole(cluster.served.ready["data"], cluster.http)
 
 
 def test_the_studio_is_killed_and_nodes_come_back_by_themselves(cluster: Cluster, engine: EngineProcess) -> None:
@@ -222,7 +221,7 @@ def test_the_studio_is_killed_and_nodes_come_back_by_themselves(cluster: Cluster
     for caller in callers:
         caller.start()
     for caller in callers:
-        eventually(lambda caller=caller: len(caller.answered) > 20)
+        caller.more(20)
     served = cluster.served
     environment = {
         name: value
@@ -235,11 +234,10 @@ def test_the_studio_is_killed_and_nodes_come_back_by_themselves(cluster: Cluster
     cluster.http = admin(cluster.served.base_url)
     wait_up(cluster.http, *before, newer_than=before)
     for caller in callers:
-        n = len(caller.answered)
-        eventually(lambda caller=caller, n=n: len(caller.answered) > n + 5)
+        caller.more(5)
     answered = {uid: at for caller in callers for uid, at in caller.stop().items()}
     assert lost(cluster.http, answered) == set()
-    check_whole(cluster.served, cluster.http)
+    check_whole(cluster.served.ready["data"], cluster.http)
 
 
 def test_a_stranger_is_refused(cluster: Cluster) -> None:

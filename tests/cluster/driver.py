@@ -1,8 +1,8 @@
 """A Ray cluster of several nodes on this machine, in a process of the interpreter that has Ray.
 
-It obeys orders, one JSON object per line on stdin, and answers each with one: ``{"add": address}``, ``{"kill":
-address}`` (every process of the node, at once), ``{"freeze": address}`` and ``{"thaw": address}`` (its raylet). It ends
-with stdin.
+The head has the machine's address: Ray replaces 127.0.0.1 by it. Orders come on stdin, one JSON object per line, and
+each is answered with one: ``{"add": address}``, ``{"kill": address}`` (every process of the node, at once),
+``{"freeze": address}`` and ``{"thaw": address}`` (its raylet). It ends with stdin.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
         answers.write(json.dumps(fields) + "\n")
         answers.flush()
 
-    cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args={"node_ip_address": "127.0.0.1", **SMALL}))
+    cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args=SMALL))
     nodes = {}
     answer(address=cluster.address)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""``claw-studio cluster`` on a real Ray cluster of fake nodes: nodes are killed under load and their disks deleted.
+"""``claw-studio cluster`` on a real Ray cluster of fake nodes: a node is killed under load and its disk deleted.
 
 ``CLAW_NODE_KILLS`` sets how many kills each target gets (1; 10 by hand).
 """
@@ -34,6 +34,9 @@ from tests.cluster.machines import (
     writers,
 )
 from tests.conftest import eventually, scripted_engine
+from tests.journal.test_target import s3
+
+__all__ = ["s3"]
 
 pytestmark = pytest.mark.beyond
 ROOT = Path(__file__).parents[2]
@@ -129,7 +132,7 @@ class Studio:
             **settings,
         }
         args = ["--data", self.ready["data"], "--hub-port", str(free_port()), "--no-pages", "--python", str(python)]
-        args += ["--node-data", str(folder / "{node}"), "--pool-address", "127.0.0.1"]
+        args += ["--node-data", str(folder / "{node}"), "--pool-address", ray.address.rpartition(":")[0]]
         (self.up,) = ray.command("up", *args, env=env)
         self.http = admin(self.up["base_url"])
         wait_up(self.http, NODE)
@@ -186,4 +189,20 @@ def test_nodes_are_killed_beside_a_shared_folder(
     check_whole(studio.ready["data"], studio.http)
     listed = ray_cluster.command("status", "--data", studio.ready["data"], env={"CLAW_STUDIO_API_KEY": KEY})
     assert [one["state"] for one in listed[:-1]] == ["up"]
+    studio.close()
+
+
+def test_nodes_are_killed_beside_s3(
+    ray_cluster: RayCluster, engine: EngineProcess, tmp_path: Path, s3: tuple[str, dict[str, Any]]
+) -> None:
+    address, options = s3
+    settings = {
+        "CLAW_STUDIO_JOURNAL_TARGET": address,
+        "CLAW_STUDIO_JOURNAL_TARGET_OPTIONS": json.dumps(options),
+    }
+    # The interpreter with Ray has the client of S3 as well.
+    studio = Studio(ray_cluster, tmp_path, engine, ray_cluster.python, **settings)
+    answered = studio.killed(disk=True)
+    assert lost(studio.http, answered) == set()
+    check_whole(studio.ready["data"], studio.http)
     studio.close()

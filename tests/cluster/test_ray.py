@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -167,11 +168,19 @@ class Studio:
             print(json.dumps({"kill": number, "answered": len(answered), "longest gap elsewhere, s": gap_s}))
         return answered
 
-    def close(self) -> None:
+    def __enter__(self) -> Studio:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        # After `down` it has ended; a test that failed before leaves it.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.up["pid"], signal.SIGKILL)
+        self.http.close()
+
+    def down(self) -> None:
         """``cluster down``."""
         assert self.ray.command("down") == [{"ended": True}]
         assert not (Path(self.ready["data"]) / "owner.json").exists()
-        self.http.close()
 
 
 def test_nodes_are_killed_beside_a_shared_folder(
@@ -180,10 +189,10 @@ def test_nodes_are_killed_beside_a_shared_folder(
     """The gateways' interpreter has no Ray, and the nodes' Ray has no studio that it could import."""
     (tmp_path / "shared").mkdir()
     target = str(tmp_path / "shared")
-    studio = Studio(ray_cluster, tmp_path, engine, Path(sys.executable), CLAW_STUDIO_JOURNAL_TARGET=target)
-    answered = studio.killed(disk=True)
-    assert lost(studio.http, answered) == set()
-    check_whole(studio.ready["data"], studio.http)
-    listed = ray_cluster.command("status", "--data", studio.ready["data"], env={"CLAW_STUDIO_API_KEY": KEY})
-    assert [one["state"] for one in listed[:-1]] == ["up"]
-    studio.close()
+    with Studio(ray_cluster, tmp_path, engine, Path(sys.executable), CLAW_STUDIO_JOURNAL_TARGET=target) as studio:
+        answered = studio.killed(disk=True)
+        assert lost(studio.http, answered) == set()
+        check_whole(studio.ready["data"], studio.http)
+        listed = ray_cluster.command("status", "--data", studio.ready["data"], env={"CLAW_STUDIO_API_KEY": KEY})
+        assert [one["state"] for one in listed[:-1]] == ["up"]
+        studio.down()

@@ -116,7 +116,10 @@ def test_a_lost_disk_is_copied_from_the_target(both: Both) -> None:
     first = both.journal()
     both.write(first, 30)
     eventually(both.arrived)
+    # The machine answers no more.
     both.server.close()
+    both.mirror.follow("n1", "127.0.0.1", both.server.port)
+    eventually(lambda: both.mirror.status("n1")["problem"])
     both.write(first, 40)
     assert not both.arrived()
     first.close()

@@ -104,7 +104,6 @@ class Mirror:
         self._whole: set[str] = set()
         """Finished segments that are here."""
         self._moved = threading.Event()
-        self._lost_node = threading.Event()
         self._writing = threading.Lock()
         directory.mkdir(parents=True, exist_ok=True)
         self._finished = set(_read_finished(directory))
@@ -121,7 +120,6 @@ class Mirror:
         """Stop copying, and release the writers' names."""
         self._closing.set()
         self._moved.set()
-        self._lost_node.set()
         with self._lock:
             threads = [node.thread for node in self._nodes.values()] + [self._recovery, self._publisher]
         for thread in threads:
@@ -163,8 +161,7 @@ class Mirror:
         with self._lock:
             if (node := self._nodes.get(name)) is not None:
                 node.gone = True
-            self._lost_node.set()
-            self._look_into_target()
+        self._look_into_target()
 
     def forget(self, name: str) -> None:
         """A node's disk does not come back: no more is waited for."""
@@ -300,7 +297,7 @@ class Mirror:
         with self._lock:
             if self._target is None or not self._without_node():
                 return
-            if self._recovery is None:
+            if self._recovery is None or not self._recovery.is_alive():
                 self._recovery = threading.Thread(target=self._recover, name="mirror-target", daemon=True)
                 self._recovery.start()
 
@@ -327,17 +324,15 @@ class Mirror:
         every_s, longest_s = TARGET_EVERY_S
         assert self._target is not None
         while not self._closing.is_set():
-            with self._lock:
-                self._lost_node.clear()
-                gone = self._without_node()
-                if not gone:
-                    self._recovery = None
-                    return
+            gone = self._without_node()
+            if not gone:
+                return
             try:
                 self._recover_once(self._target, gone)
             except (OSError, AlreadyOwned) as error:
                 log.warning("the journal's target can't be read: %s", error)
-            every_s = TARGET_EVERY_S[0] if self._lost_node.wait(every_s) else min(2 * every_s, longest_s)
+            self._closing.wait(every_s)
+            every_s = min(2 * every_s, longest_s)
 
     def _recover_once(self, target: Target, writers: set[str]) -> None:
         begun_at = self._clock()
@@ -355,7 +350,7 @@ class Mirror:
                     node.until = max(begun_at, node.until or begun_at)
                     node.at_risk_bytes = 0
             # Every call that they answered is here, so nothing waits for them.
-            for writer in writers & self._without_node():
+            for writer in writers:
                 self._until.pop(writer, None)
         self._moved.set()
         if missing:

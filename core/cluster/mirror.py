@@ -104,6 +104,7 @@ class Mirror:
         self._whole: set[str] = set()
         """Finished segments that are here."""
         self._moved = threading.Event()
+        self._lost_node = threading.Event()
         self._writing = threading.Lock()
         directory.mkdir(parents=True, exist_ok=True)
         self._finished = set(_read_finished(directory))
@@ -120,6 +121,7 @@ class Mirror:
         """Stop copying, and release the writers' names."""
         self._closing.set()
         self._moved.set()
+        self._lost_node.set()
         with self._lock:
             threads = [node.thread for node in self._nodes.values()] + [self._recovery, self._publisher]
         for thread in threads:
@@ -161,7 +163,8 @@ class Mirror:
         with self._lock:
             if (node := self._nodes.get(name)) is not None:
                 node.gone = True
-        self._look_into_target()
+            self._lost_node.set()
+            self._look_into_target()
 
     def forget(self, name: str) -> None:
         """A node's disk does not come back: no more is waited for."""
@@ -254,14 +257,19 @@ class Mirror:
     def _missing(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Those of the segments, with their sizes, of which bytes are missing here."""
         newest = {writer_of(name): name for name in sorted(sizes, key=_order)}
-        shorter = {name: size for name, size in sizes.items() if name not in self._whole and size > self._size(name)}
+        here = {name: self._size(name) for name in sizes if name not in self._whole}
+        shorter = {name: sizes[name] for name, size in here.items() if sizes[name] > size}
         finished = [name for name in sizes if name != newest[writer_of(name)]]
         if any(name in shorter for name in finished):
             # A segment that the pool has read may have been thinned.
             positions = self._positions()
             shorter = {name: size for name, size in shorter.items() if size > positions.get(name, 0)}
-        self._whole.update(name for name in finished if name not in shorter)
-        return shorter
+        # Each copy is synced before the next, so what a power failure may have taken is of a writer's newest segment.
+        last_here = {writer_of(name): name for name in sorted(here, key=_order) if here[name]}
+        unsure = {name: sizes[name] for name in last_here.values() if here[name] == sizes[name]}
+        missing = shorter | {name: size for name, size in unsure.items() if name not in self._checked}
+        self._whole.update(name for name in finished if name not in missing)
+        return missing
 
     def _copy(self, name: str, size: int, read: Callable[[int, int], bytes]) -> None:
         """Append what a segment here lacks up to ``size``, and sync it."""
@@ -297,7 +305,7 @@ class Mirror:
         with self._lock:
             if self._target is None or not self._without_node():
                 return
-            if self._recovery is None or not self._recovery.is_alive():
+            if self._recovery is None:
                 self._recovery = threading.Thread(target=self._recover, name="mirror-target", daemon=True)
                 self._recovery.start()
 
@@ -324,15 +332,17 @@ class Mirror:
         every_s, longest_s = TARGET_EVERY_S
         assert self._target is not None
         while not self._closing.is_set():
-            gone = self._without_node()
-            if not gone:
-                return
+            with self._lock:
+                self._lost_node.clear()
+                gone = self._without_node()
+                if not gone:
+                    self._recovery = None
+                    return
             try:
                 self._recover_once(self._target, gone)
             except (OSError, AlreadyOwned) as error:
                 log.warning("the journal's target can't be read: %s", error)
-            self._closing.wait(every_s)
-            every_s = min(2 * every_s, longest_s)
+            every_s = TARGET_EVERY_S[0] if self._lost_node.wait(every_s) else min(2 * every_s, longest_s)
 
     def _recover_once(self, target: Target, writers: set[str]) -> None:
         begun_at = self._clock()
@@ -350,7 +360,7 @@ class Mirror:
                     node.until = max(begun_at, node.until or begun_at)
                     node.at_risk_bytes = 0
             # Every call that they answered is here, so nothing waits for them.
-            for writer in writers:
+            for writer in writers & self._without_node():
                 self._until.pop(writer, None)
         self._moved.set()
         if missing:

@@ -177,7 +177,7 @@ SHIPPED = TokenText(TOKENIZER.token_bytes, TOKENIZER.encode("*")[0])
 def masked_text(step: Step, text: TokenText, rules: Redaction) -> tuple[str | None, str]:
     """Why the step is gone, and what its tokens spell when its masks are laid over them."""
     redacted = Redacted()
-    _trajectory(redacted, [OneTrajectory(step).step], rules, {step.tokenizer_hash: text})
+    _trajectory(redacted, step.trajectory_uid, [OneTrajectory(step).step], rules, {step.tokenizer_hash: text})
     ids = [*step.prompt_ids, *step.response_ids]
     starts, ends, mask_id = redacted.masks.get(step.step_uid, ([], [], 0))
     for start, end in zip(starts, ends, strict=True):

@@ -1,0 +1,63 @@
+"""A Ray cluster of several nodes on this machine, in a process of the interpreter that has Ray.
+
+The head has the machine's address: Ray replaces 127.0.0.1 by it. Orders come on stdin, one JSON object per line, and
+each is answered with one: ``{"add": address}``, ``{"kill": address}`` (every process of the node, at once),
+``{"freeze": address}`` and ``{"thaw": address}`` (its raylet). It ends with stdin.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ray.cluster_utils import Cluster
+
+# Without CPUs no worker is started before an actor needs one.
+SMALL = {"num_cpus": 0, "object_store_memory": 80 << 20, "include_dashboard": False, "include_log_monitor": False}
+
+
+def patiently(start: Callable[[], Any]) -> Any:
+    """Ray gives a node 30 seconds to start, which a machine with other work may not have for it."""
+    for _ in range(4):
+        try:
+            return start()
+        except Exception as error:
+            if "timed out" not in str(error):
+                raise
+            last = error
+    raise last
+
+
+def main() -> None:
+    """See the module."""
+    # Prints of Ray must not mix with answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(**fields: object) -> None:
+        answers.write(json.dumps(fields) + "\n")
+        answers.flush()
+
+    cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args=SMALL))
+    nodes = {}
+    answer(address=cluster.address)
+    for line in sys.stdin:
+        ((what, address),) = json.loads(line).items()
+        if what == "add":
+            nodes[address] = patiently(lambda address=address: cluster.add_node(node_ip_address=address, **SMALL))
+        elif what == "kill":
+            cluster.remove_node(nodes.pop(address), allow_graceful=False)
+        else:
+            sign = signal.SIGSTOP if what == "freeze" else signal.SIGCONT
+            for process in nodes[address].all_processes["raylet"]:
+                os.kill(process.process.pid, sign)
+        answer(done=what)
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -241,8 +241,16 @@ class Mirror:
                 return
         node.at_risk_bytes = 0
         with self._lock:
-            # One that ended before it wrote has no segment.
-            ended = node.writers & {*listing["ended"], *(node.closed - writers)}
+            ended = node.writers & set(listing["ended"])
+            # One that ended before it wrote has neither segment nor lock. So has one whose disk was lost.
+            unlisted = (node.writers & node.closed) - writers - ended
+            if self._target is None:
+                ended |= unlisted
+            elif unlisted:
+                node.writers -= unlisted
+                node.closed -= unlisted
+                self._lost_node.set()
+                self._look_into_target()
             node.until = until
             for writer in node.writers - ended:
                 self._until[writer] = max(until, self._until.get(writer, until))

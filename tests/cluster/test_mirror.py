@@ -140,6 +140,29 @@ def test_a_lost_disk_is_copied_from_the_target(both: Both) -> None:
     second.close()
 
 
+def test_a_machine_that_is_back_with_an_empty_disk_before_its_end_was_noticed(both: Both) -> None:
+    both.mirror.expect("n1", WRITER)
+    both.follow()
+    first = both.journal()
+    both.write(first, 30)
+    eventually(both.arrived)
+    both.server.close()
+    both.mirror.follow("n1", "127.0.0.1", 1)
+    eventually(lambda: both.mirror.status("n1")["problem"])
+    both.write(first, 40)
+    first.close()
+    shutil.rmtree(both.node)
+    both.mirror.closed("n1", WRITER)
+    both.node.mkdir()
+    shutil.copy(both.pool / FOLDER_FILE, both.node)
+    both.server = _JournalServer("127.0.0.1", both.node, TOKEN)
+    second = both.journal("node.n1.g1.bb")
+    both.follow()
+    both.write(second, 20)
+    eventually(both.arrived)
+    second.close()
+
+
 def test_a_wrong_token_gets_nothing(both: Both) -> None:
     journal = both.journal()
     both.write(journal, 1)

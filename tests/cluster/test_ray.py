@@ -35,6 +35,9 @@ from tests.cluster.machines import (
     writers,
 )
 from tests.conftest import eventually, scripted_engine
+from tests.journal.test_target import s3
+
+__all__ = ["s3"]
 
 pytestmark = [pytest.mark.beyond, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).parents[2]
@@ -195,4 +198,20 @@ def test_nodes_are_killed_beside_a_shared_folder(
         check_whole(studio.ready["data"], studio.http)
         listed = ray_cluster.command("status", "--data", studio.ready["data"], env={"CLAW_STUDIO_API_KEY": KEY})
         assert [one["state"] for one in listed[:-1]] == ["up"]
+        studio.down()
+
+
+def test_nodes_are_killed_beside_s3(
+    ray_cluster: RayCluster, engine: EngineProcess, tmp_path: Path, s3: tuple[str, dict[str, Any]]
+) -> None:
+    """One object for each group commit; the interpreter with Ray has the client of S3 as well."""
+    address, options = s3
+    settings = {
+        "CLAW_STUDIO_JOURNAL_TARGET": address,
+        "CLAW_STUDIO_JOURNAL_TARGET_OPTIONS": json.dumps(options),
+    }
+    with Studio(ray_cluster, tmp_path, engine, ray_cluster.python, **settings) as studio:
+        answered = studio.killed(disk=True)
+        assert lost(studio.http, answered) == set()
+        check_whole(studio.ready["data"], studio.http)
         studio.down()

@@ -73,7 +73,7 @@ def test_a_key_of_the_connect_panel_is_seen_at_its_first_call(studio, watch):
     )
     answer.raise_for_status()
     expect(watched.page.get_by_text("First call seen")).to_be_visible()
-    watched.page.get_by_role("button", name="Inspect it").click()
+    watched.page.get_by_role("link", name="Inspect it").click()
     expect(watched.page).to_have_url(re.compile(r"/inspect\?step="))
 
 

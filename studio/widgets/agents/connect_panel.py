@@ -11,6 +11,7 @@ from core.types import View
 from studio import kit, state
 from studio.kit.figures import Tone
 from studio.kit.html_tables import dot_label
+from studio.nav import PAGES
 from studio.widgets.agents import browser_keys, snippets
 
 
@@ -85,5 +86,10 @@ def first_call(trajectory_uid: str) -> None:
     st.html(
         f'<div class="cs-wait {tone}">{dot_label("First call seen", tone)} <span>newest {kit.escape(when)}</span></div>'
     )
-    if st.button("Inspect it", icon=":material/frame_inspect:", key=f"inspect-{trajectory_uid}"):
-        state.goto("inspect", step=step["step_uid"])
+    # A link, which the browser follows: a button's click would end this fragment while it redraws itself.
+    st.page_link(
+        str(PAGES["inspect"].path),
+        label="Inspect it",
+        icon=":material/frame_inspect:",
+        query_params={"step": step["step_uid"]},
+    )

@@ -36,7 +36,7 @@ class Owner:
         settings = Settings(data_dir=folder, port=0, engine=engine).model_dump(mode="json")
         begin = {
             "settings": settings, "writer": "g1", "used": [], "port": 0, "owner": "http://127.0.0.1:9", "token": "x",
-            "open_paths": [], "keys": self.keys.rows(), "policy": [], "sync": None, "engines": [],
+            "open_paths": [], "keys": self.keys.rows(), "policy": [], "sync": None, "engines": [], "paused_engines": [],
         }  # fmt: skip
         self.worker = Worker(begin, self.said.append)
         self.worker.start()

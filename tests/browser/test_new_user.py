@@ -113,6 +113,7 @@ def test_a_heading_sorts_the_whole_result(demo, visit):
     expect(page).to_have_url(re.compile("order=trajectory_uid"))
     assert "trajectory=" not in page.url
     idle(page)
+    place = settled_box(table(page))
     page.mouse.click(place["x"] + 80, place["y"] + HEAD + ROW / 2)
     expect(page).to_have_url(re.compile("trajectory=odd-2"))
     steps = demo[1].call("GET", "/api/v1/steps?order=trajectory_uid+desc&limit=1")["steps"]

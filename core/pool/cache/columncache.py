@@ -1,4 +1,4 @@
-"""A cache of step columns as float64 arrays: filled at first use, updated by the change sets of writes.
+"""A cache of step columns as arrays (``encodedcolumn``): filled at first use, updated by the change sets of writes.
 
 Sorting a million rows to show fifty, or counting twenty facets, is a few passes over such an array. Results match the
 cursor's snapshot.
@@ -17,6 +17,7 @@ import pyarrow as pa
 from cachetools import LRUCache
 
 from core.pool.cache.answercache import key_of
+from core.pool.cache.encodedcolumn import EncodedColumn
 from core.pool.cache.facetindex import SETS, FacetIndex
 from core.pool.cache.promptgroups import PromptGroups
 from core.pool.query.columns import STEP_COLUMNS
@@ -36,9 +37,10 @@ VALUES = frozenset(
 SORTED = OF_SETS | VALUES
 """Columns that steps can be sorted by in memory."""
 
-MAX_BYTES = 128 << 20
-"""Bytes for columns of values; the least recently used is evicted first. A column that is bigger alone isn't cached."""
-MAX_VIEW_BYTES = 32 << 20
+MAX_BYTES = 512 << 20
+"""Bytes for columns of values; the least recently used is evicted first. A column that is bigger alone isn't cached.
+Of ten million steps, columns of few values take 10 or 20 MB each, others 80."""
+MAX_VIEW_BYTES = 96 << 20
 """Bytes for the step ids of views."""
 FIRST = ("created_at", "trajectory_reward", "reward", "latency_s", "n_tokens", "difficulty", "n_steps", "step_index")
 READ_AHEAD_ORDER = (*FIRST, *sorted(VALUES.difference(FIRST)))
@@ -57,11 +59,11 @@ class _CachedColumn:
     """A column as of write ``number``; ``values`` None: float64 can't hold it exactly."""
 
     number: int
-    values: np.ndarray | None
+    values: EncodedColumn | None
 
     @property
     def n_bytes(self) -> int:
-        return 0 if self.values is None else self.values.nbytes
+        return 0 if self.values is None else self.values.n_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class ReadSnapshot:
 
     Attributes:
         facets: the facet index, if requested.
-        columns: float64 ``[greatest step_id + 1]`` by name, NaN where the value is unknown.
+        columns: the cached columns by name.
         versions: the policy version that staleness counts from, by channel; if requested.
         known: int64, ascending: the steps of the view, if cached.
         keep: stores them in the cache.
@@ -79,7 +81,7 @@ class ReadSnapshot:
     cursor: Cursor
     view: View
     facets: FacetIndex | None
-    columns: dict[str, np.ndarray]
+    columns: dict[str, EncodedColumn]
     versions: dict[str, int | None]
     known: np.ndarray | None
     keep: Callable[[np.ndarray], None]
@@ -100,7 +102,7 @@ class ReadSnapshot:
         Read-only, and valid only while the snapshot is open.
         """
         if name in self.columns:
-            return taken(self.columns[name], step_ids)
+            return self.columns[name].taken(step_ids)
         if self.facets is None:
             return None
         if name != "staleness":
@@ -158,7 +160,7 @@ class ColumnCache:
         self._facets = number, index
         return index
 
-    def _column(self, changes: _ChangedSince, number: int, name: str) -> np.ndarray | None:
+    def _column(self, changes: _ChangedSince, number: int, name: str) -> EncodedColumn | None:
         kept = self._columns.pop(name, None)
         changed = None if kept is None else changes.since(kept.number)
         if kept is None or changed is None:
@@ -166,7 +168,7 @@ class ColumnCache:
             values = _read(changes.cursor, name)
         else:
             values = _grown(changes.cursor, name, kept.values, changed) if changed.size else kept.values
-        if values is not None and values.nbytes > self._max_bytes:
+        if values is not None and values.n_bytes > self._max_bytes:
             values = None
         self._columns[name] = _CachedColumn(number, values)
         return values
@@ -216,7 +218,7 @@ class ColumnCache:
                 return True
             values = _read(cursor, name)
             with self._lock:
-                fits = values is None or self._columns.currsize + values.nbytes <= self._max_bytes
+                fits = values is None or self._columns.currsize + values.n_bytes <= self._max_bytes
                 if fits and name not in self._columns:
                     self._columns[name] = _CachedColumn(number, values)
                 return fits
@@ -312,14 +314,6 @@ def is_unfiltered(view: View) -> bool:
     return not view.where.strip() and not any(value is not None for value in view.filters.values())
 
 
-def taken(values: np.ndarray, step_ids: np.ndarray) -> np.ndarray:
-    """``values[step_ids]`` for ascending ids; a slice without a copy where they are consecutive."""
-    if step_ids.size and step_ids[-1] - step_ids[0] + 1 == step_ids.size:
-        return values[step_ids[0] : step_ids[-1] + 1]
-    selected: np.ndarray = values[step_ids]
-    return selected
-
-
 def _ascending(step_ids: np.ndarray) -> np.ndarray:
     if np.all(step_ids[1:] > step_ids[:-1]):
         return step_ids
@@ -350,24 +344,26 @@ def _sql(name: str, condition: str = "TRUE") -> str:
     return f"SELECT s.step_id, ({value})::DOUBLE AS value FROM step_state s{join} WHERE {condition}"
 
 
-def _read(cursor: Cursor, name: str) -> np.ndarray | None:
-    return _placed(np.zeros(0), arrow(cursor, _sql(name)))
+def _read(cursor: Cursor, name: str) -> EncodedColumn | None:
+    step_ids, new = _exact(arrow(cursor, _sql(name)))
+    if new is None:
+        return None
+    values = np.full(int(step_ids.max()) + 1 if step_ids.size else 0, np.nan)
+    values[step_ids] = new
+    return EncodedColumn.of(values)
 
 
-def _grown(cursor: Cursor, name: str, values: np.ndarray | None, trajectory_ids: np.ndarray) -> np.ndarray | None:
+def _grown(cursor: Cursor, name: str, values: EncodedColumn | None, trajectory_ids: np.ndarray) -> EncodedColumn | None:
     if values is None:
         return None
     with in_list(cursor, "s.trajectory_id", trajectory_ids) as (condition, bound):
-        return _placed(values, arrow(cursor, _sql(name, condition), bound))
+        step_ids, new = _exact(arrow(cursor, _sql(name, condition), bound))
+    return None if new is None else values.with_values(step_ids, new)
 
 
-def _placed(before: np.ndarray, rows: pa.Table) -> np.ndarray | None:
-    """A copy with these steps' values set; None when float64 can't hold one exactly, or a known value is NaN."""
-    step_ids, value = rows["step_id"].to_numpy(), rows["value"]
+def _exact(rows: pa.Table) -> tuple[np.ndarray, np.ndarray | None]:
+    """int64 step ids and float64 values; None for the values if float64 can't hold one, or a known one is NaN."""
+    value = rows["value"]
     new = value.to_numpy()
-    if int(np.isnan(new).sum()) != value.null_count or np.any(np.abs(new) >= MAX_EXACT_INTEGER):
-        return None
-    top = int(step_ids.max()) + 1 if step_ids.size else 0
-    values = np.concatenate([before, np.full(max(top - before.size, 0), np.nan)])
-    values[step_ids] = new
-    return values
+    inexact = int(np.isnan(new).sum()) != value.null_count or np.any(np.abs(new) >= MAX_EXACT_INTEGER)
+    return rows["step_id"].to_numpy(), None if inexact else new

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -172,6 +173,21 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
                 "n_tokens": result.n_tokens,
             }
         )
+
+    @app.command("register-dataset")
+    def register_dataset(
+        folder: Annotated[Path, typer.Argument(help="Folder that claw-studio export steps_dataset wrote")],
+        table: Annotated[str, typer.Argument(help="Table as NAMESPACE.NAME; made if it is missing")],
+        catalog: Annotated[str, typer.Option(help="Name of the catalogue in pyiceberg's settings")] = "default",
+        setting: Annotated[
+            list[str] | None,
+            typer.Option(help="NAME=VALUE for the catalogue, such as uri=sqlite:////data/catalog.db; may be repeated"),
+        ] = None,
+    ) -> None:
+        """Register a dataset of steps in an Iceberg catalogue (extra iceberg): one snapshot, no copy. No studio."""
+        from core.export.iceberg import register
+
+        print_json(asdict(register(folder, table, catalog=catalog, properties=format_options(setting))))
 
 
 def add_upkeep_to(app: typer.Typer, connect: Connect, locked_folder: LockedFolder) -> None:

@@ -156,7 +156,8 @@ def one_batch(call: Call) -> Any:
     pool.batches.expire()
     batch = pool.batches.get(uid)
     plan = call.deps.leases.plan_of(uid)
-    fields = [name for name in SCHEMA.names if name not in TOKEN_COLUMNS and name in plan.steps.column_names]
+    names = (*SCHEMA.names, "reward_share")
+    fields = [name for name in names if name not in TOKEN_COLUMNS and name in plan.steps.column_names]
     return {
         **batch,
         "view": plan.view_json(),

@@ -60,6 +60,17 @@ def trajectory_ranges(plan: Plan) -> Iterator[tuple[int, int]]:
     yield from chunks(plan.lengths, ends, CHUNK_TOKENS, stops=ends[group_ends(plan) - 1])
 
 
+def group_ranges(plan: Plan) -> Iterator[tuple[int, int]]:
+    """``trajectory_ranges`` put together to ranges of whole prompt groups; those of a part are those of the plan."""
+    ends = np.cumsum(plan.trajectories["n_steps"].to_numpy().astype(np.int64))
+    borders = set(ends[group_ends(plan) - 1].tolist())
+    begin = 0
+    for _, high in trajectory_ranges(plan):
+        if high in borders:
+            yield begin, high
+            begin = high
+
+
 def group_ends(plan: Plan) -> Ints:
     """Number of trajectories up to the end of each prompt group, in plan order: int64 [g]."""
     group = plan.trajectories["group"].to_numpy()

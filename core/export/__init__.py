@@ -14,6 +14,8 @@ from core.export import (
     axolotl,
     clawgym_sft,
     dataset,
+    group_statistics,
+    group_trees,
     llama_factory,
     openai_messages,
     openrlhf,
@@ -51,6 +53,8 @@ EXPORTERS: dict[str, Exporter] = {
         llama_factory.EXPORTER,
         openai_messages.EXPORTER,
         packed_tree.EXPORTER,
+        group_trees.EXPORTER,
+        group_statistics.EXPORTER,
         steps_parquet.EXPORTER,
     )
 }

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -73,7 +73,7 @@ class _Column:
         self.rows.append(self.rows[-1] + len(values))
 
 
-def _advantages(plan: Plan, places: Int64) -> dict[str, NDArray[np.float32]]:
+def advantages_of(plan: Plan, places: Int64) -> dict[str, NDArray[np.float32]]:
     """The argument ``advantages`` or ``token_advantages`` of ``loss_terms``, for the steps at these indices."""
     steps = plan.steps.take(pa.array(places))
     if "token_advantages" in plan.steps.column_names:
@@ -95,7 +95,7 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
         for index, parts in enumerate(layout.rows):
             row, sequences = layout.row(source, index)
             places = np.concatenate([part.order for part in parts]).astype(np.int64)
-            terms = loss_terms(row, sequences, policy=settings["terms"], **_advantages(plan, places))
+            terms = loss_terms(row, sequences, policy=settings["terms"], **advantages_of(plan, places))
             for name in TREE:
                 columns[ARRAYS[name]].add(getattr(row, name))
             for name in TERMS:
@@ -183,12 +183,12 @@ def read_rows(path: Path | str, *, rank: int | None = None) -> Iterator[tuple[Pa
         ranks = file.get_tensor("row_ranks")
         for i in range(len(ranks)) if rank is None else np.flatnonzero(ranks == rank).tolist():
             part = {name: slices[name][int(borders[name][i]) : int(borders[name][i + 1])] for name in ARRAYS}
-            row = PackedTree(**{name: part[name] for name in TREE}, n_original=_n_original(part))
+            row = PackedTree(**{name: part[name] for name in TREE}, n_original=n_original_of(part))
             terms = LossTerms(**{name: part[name] for name in TERMS})
             yield row, terms, [uids[place] for place in part["steps"].tolist()]
 
 
-def _n_original(part: Mapping[str, NDArray[Any]]) -> int:
+def n_original_of(part: Mapping[str, NDArray[Any]]) -> int:
     """Tokens of all members, shared ones counted once per member."""
     offsets = part["run_offsets"]
     runs = ragged_index(offsets[:-1], np.diff(offsets))
@@ -201,16 +201,21 @@ def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
         file.write(data)
         file.flush()
         for row, terms, uids in read_rows(file.name):
-            path, ends = row.restore_index(), np.cumsum(_lengths(row))
-            sequences = []
-            for member, begin, end in zip(row.members.tolist(), [0, *ends[:-1].tolist()], ends.tolist(), strict=True):
-                at, own = path[begin:end], terms.step == member
-                place = np.searchsorted(at, terms.target_pos[own])
-                mask = np.zeros(len(at), dtype=np.bool_)
-                advantages, scores = (np.full(len(at), np.nan, dtype=np.float32) for _ in range(2))
-                mask[place], advantages[place], scores[place] = True, terms.advantage[own], terms.old_logp[own]
-                sequences.append(tokens(row.tokens[at], mask, advantages, scores, name=uids[member]))
-            yield Row(sequences, fields={"packed tokens": row.n_packed, "tokens before sharing": row.n_original})
+            yield row_of(row, terms, uids)
+
+
+def row_of(row: PackedTree, terms: LossTerms, uids: Sequence[str]) -> Row:
+    """A packed row as the token sequences of its steps; ``uids`` are indexed by ``members`` and ``terms.step``."""
+    path, ends = row.restore_index(), np.cumsum(_lengths(row))
+    sequences = []
+    for member, begin, end in zip(row.members.tolist(), [0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+        at, own = path[begin:end], terms.step == member
+        place = np.searchsorted(at, terms.target_pos[own])
+        mask = np.zeros(len(at), dtype=np.bool_)
+        advantages, scores = (np.full(len(at), np.nan, dtype=np.float32) for _ in range(2))
+        mask[place], advantages[place], scores[place] = True, terms.advantage[own], terms.old_logp[own]
+        sequences.append(tokens(row.tokens[at], mask, advantages, scores, name=uids[member]))
+    return Row(sequences, fields={"packed tokens": row.n_packed, "tokens before sharing": row.n_original})
 
 
 def _lengths(row: PackedTree) -> NDArray[np.int64]:

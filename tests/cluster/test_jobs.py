@@ -26,7 +26,7 @@ from tests.export.uneven_pool import T0, fill
 pytestmark = pytest.mark.trainers
 
 CHUNK_TOKENS = 12
-FORMATS = ("trl_sft", "openai_messages")
+FORMATS = ("trl_sft", "openai_messages", "group_trees", "group_statistics")
 
 
 @dataclass

@@ -131,6 +131,8 @@ LOADS = {
     "llama_factory": ("sft", "messages"),
     "openai_messages": ("sft", "7"),
     "packed_tree": ("dr_grpo", "1"),
+    "group_trees": ("dr_grpo", "1"),
+    "group_statistics": ("sft", "prompt_uid"),
     "steps_parquet": ("sft", "response_logprobs"),
 }
 """Format -> an algorithm that it is made for, and what its load command prints."""

@@ -100,6 +100,8 @@ class Mirror:
         self._closing = threading.Event()
         self._nodes: dict[str, _Node] = {}
         self._locks: dict[str, int] = {}
+        self._connected: set[str] = set()
+        """Writers whose connection is open. Such a one has not ended, also if its lock is not held yet."""
         self._checked: set[str] = set()
         self._whole: set[str] = set()
         """Finished segments that are here."""
@@ -147,6 +149,7 @@ class Mirror:
         """A writer of a node begins now: its records come later than this."""
         with self._lock:
             self._hold(writer)
+            self._connected.add(writer)
             if (node := self._nodes.get(name)) is not None:
                 node.writers.add(writer)
             self._until[writer] = self._clock()
@@ -155,6 +158,7 @@ class Mirror:
     def closed(self, name: str, writer: str) -> None:
         """The connection of a writer of a node has ended."""
         with self._lock:
+            self._connected.discard(writer)
             if (node := self._nodes.get(name)) is not None:
                 node.closed.add(writer)
 
@@ -219,6 +223,9 @@ class Mirror:
     def _round(self, node: _Node, connection: http.client.HTTPConnection) -> None:
         """Copy what one listing has, then move the watermarks of the node's writers to its time."""
         asked_at = self._clock()
+        with self._lock:
+            # Before the listing: a writer that begins or ends meanwhile is for the next one.
+            connected, closed = set(self._connected), set(node.closed)
         listing = json.loads(self._get(connection, "/segments"))
         sizes: dict[str, int] = listing["segments"]
         # Neither a clock that is ahead nor one that is behind makes records visible that are not here.
@@ -241,9 +248,9 @@ class Mirror:
                 return
         node.at_risk_bytes = 0
         with self._lock:
-            ended = node.writers & set(listing["ended"])
+            ended = node.writers & set(listing["ended"]) - connected
             # One that ended before it wrote has neither segment nor lock. So has one whose disk was lost.
-            unlisted = (node.writers & node.closed) - writers - ended
+            unlisted = (node.writers & closed) - writers - ended
             if self._target is None:
                 ended |= unlisted
             elif unlisted:

@@ -81,6 +81,7 @@ def test_segments_arrive_in_order_and_a_writer_that_has_ended_is_not_waited_for(
     eventually(lambda: Watermarks(both.pool).read()[WRITER] > seen)
     assert len(list(both.pool.glob("*.seg"))) > 3
     journal.close()
+    both.mirror.closed("n1", WRITER)
     eventually(lambda: WRITER not in Watermarks(both.pool).read())
     assert not is_held(both.pool, WRITER)
     assert WRITER in (both.pool / FINISHED).read_text()
@@ -88,6 +89,22 @@ def test_segments_arrive_in_order_and_a_writer_that_has_ended_is_not_waited_for(
         path.name: path.read_bytes() for path in both.pool.glob("*.seg")
     }
     assert not list(damages(both.pool))
+
+
+def test_a_writer_that_has_made_its_lock_and_does_not_hold_it_yet_has_not_ended(both: Both) -> None:
+    """A listing may fall between the two: the writer's records are copied all the same."""
+    both.follow()
+    both.mirror.expect("n1", WRITER)
+    (both.node / f"{WRITER}.lock").touch()
+    for _ in range(2):
+        seen = eventually(lambda: both.mirror.status("n1")["until"])
+        eventually(lambda seen=seen: both.mirror.status("n1")["until"] > seen)
+    journal = both.journal()
+    both.write(journal, 10)
+    eventually(both.arrived)
+    journal.close()
+    both.mirror.closed("n1", WRITER)
+    eventually(lambda: not is_held(both.pool, WRITER))
 
 
 def test_a_mirror_that_is_started_again_goes_on_and_mends_the_end(both: Both) -> None:

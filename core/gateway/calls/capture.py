@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from core.dialects import ResponseIds, native_stream
+from core.dialects import RESPONSES, ResponseIds, native_stream
 from core.dialects.errors import engine_refusal
 from core.errors import EngineError, KeySpent, StudioError
 from core.gateway.calls.earlier_responses import expand_input, readable_trajectory
@@ -113,7 +113,9 @@ class Capture:
         call.stream = call.request.get("stream") is True
         within = readable_trajectory(presented, deps.keys, deps.settings.api_key)
         call.input_items = await expand_input(deps.journal.directory, self._dialect.name, call.request, within)
-        ids = ResponseIds(call.step_uid, call.started_at, deps.journal.mark_for(call.step_uid))
+        # Only the ids of Responses are looked up in the journal.
+        mark = deps.journal.mark_for(call.step_uid) if self._dialect.name == RESPONSES.name else ""
+        ids = ResponseIds(call.step_uid, call.started_at, mark)
         try:
             call.translation = self._dialect.wire.open(call.request, ids, call.input_items)
         except (TypeError, AttributeError, LookupError, ValueError) as error:

@@ -18,6 +18,7 @@ from core.linking import (
     shared_prefix,
     task_prompt_uid,
 )
+from core.linking.calls import fingerprint_answer
 
 SYSTEM = {"role": "system", "content": "be good"}
 TOOLS = [{"type": "function"}]
@@ -292,6 +293,13 @@ def prefix(left: list[int], right: list[int]) -> int:
 
 
 ids = st.lists(st.integers(0, 2), max_size=8)
+
+
+@given(st.one_of(st.text(), st.text(st.characters(max_codepoint=127), max_size=60)))
+def test_a_fingerprint_has_the_letters_and_digits_of_a_text(text: str) -> None:
+    letters = "".join(character for character in text if character.isalnum()).lower()
+    fingerprint = fingerprint_answer({"role": "assistant", "content": text})
+    assert fingerprint.begin == letters[:48] and fingerprint.end == letters[-48:]
 
 
 @given(ids, ids)

@@ -29,6 +29,8 @@ MAX_BYTES = 64 << 20
 _IDS = b'"prompt_token_ids"'
 _REQUEST = b'"request":{'
 """The gateway writes this key. The others are as the client or the engine wrote them, with white space or without."""
+_REQUEST_END = b'"engine_added":'
+"""The key that the gateway writes behind the request."""
 _MESSAGES = b'"messages"'
 _TOOLS = b'"tools"'
 _LIST = re.compile(rb"\s*:\s*\[")
@@ -137,7 +139,9 @@ def _parse(payload: bytes, begin: int, last: _CacheEntry) -> tuple[dict[str, Any
         ends = fresh - messages_at if last.ends is None else np.concatenate([last.ends[:n_known], fresh - messages_at])
         entry.ends = ends
         entry.text = payload[messages_at : messages_at + int(ends[-1])] if len(ends) else b""
-    _, tools = _find_list(payload, _TOOLS, behind)
+    # Behind the request is the answer, most of the record, which has no tools.
+    request_end = payload.find(_REQUEST_END, behind)
+    _, tools = _find_list(payload, _TOOLS, behind, request_end if request_end >= 0 else None)
     if tools < 0 and messages_at >= 0:
         _, tools = _find_list(payload, _TOOLS, begin, before)
     if tools >= 0:

@@ -24,7 +24,8 @@ from core.journal import JournalItem, JournalReader, Record, Watermarks
 from core.pool import Pool
 
 MAX_RECORDS = 2048
-MAX_BATCH_BYTES = 64 << 20
+MAX_BATCH_BYTES = 128 << 20
+"""Bytes of records in a batch. A transaction costs the planning of some 30 statements, whatever it stores."""
 WAIT_S = 0.5
 PAUSE_S = 0.15
 """Between batches that were not full, so that a slow trickle is stored in few transactions, seconds."""

@@ -65,7 +65,7 @@ def payload(
     """A record as the gateway writes it around the bodies that came."""
     offered = {"tools": tools}
     choice = {"index": 0, "prompt_token_ids": ids} if nested else {"index": 0}
-    response = {"choices": [choice]} if nested else {"prompt_token_ids": ids, "choices": [choice]}
+    response = {"choices": [choice], "tools": tools} if nested else {"prompt_token_ids": ids, "choices": [choice]}
     record = {
         "kind": "call",
         "v": 1,
@@ -82,6 +82,7 @@ def payload(
                 }
             )
         ),
+        "engine_added": ["logprobs"],
         "response": orjson.Fragment(written(response)),
     }
     return orjson.dumps(record)
@@ -101,6 +102,7 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
         past.append((prompt, ids))
         uid = draw(st.sampled_from(["a", "b", None, 'q"uote']))
         decoys = [{"messages": [{"role": "x"}], "response": {}}, {"tools": MANY_TOOLS}, {"tools": MANY_TOOLS[::-1]}]
+        decoys.append({"engine_added": ["tools"], "tools": MANY_TOOLS})
         more = draw(st.sampled_from([None, *({"metadata": decoy} for decoy in decoys)]))
         tools = draw(
             st.sampled_from([FEW_TOOLS, MANY_TOOLS, MANY_TOOLS[:2], ["text", *MANY_TOOLS], None, {"a": "x" * 300}])

@@ -79,9 +79,14 @@ def candidates(rows: pa.Table) -> Candidates:
         trajectory=np.cumsum(begins, dtype=np.int64) - 1,
         group=np.cumsum(group_begins, dtype=np.int64) - 1,
         first=first,
-        trajectory_uids=_flat(rows["trajectory_uid"]).take(pa.array(first)),
-        prompt_uids=_flat(rows["prompt_uid"]).take(pa.array(first[group_begins])),
+        trajectory_uids=as_text(_flat(rows["trajectory_uid"]).take(pa.array(first))),
+        prompt_uids=as_text(_flat(rows["prompt_uid"]).take(pa.array(first[group_begins]))),
     )
+
+
+def as_text(column: pa.Array) -> pa.StringArray:
+    """A text column without a dictionary."""
+    return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Array:
@@ -91,6 +96,8 @@ def _flat(column: pa.ChunkedArray) -> pa.Array:
 def _starts(column: pa.ChunkedArray) -> Bools:
     """Where a value differs from the one before it: bool [n], the first is True."""
     flat = _flat(column)
+    if pa.types.is_dictionary(flat.type):
+        flat = flat.indices
     starts = np.ones(len(flat), dtype=np.bool_)
     if len(flat) > 1:
         starts[1:] = pc.not_equal(flat[1:], flat[:-1]).to_numpy(zero_copy_only=False)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from core.batch.candidates import as_text
 from core.batch.fields import StepFields, baselines, broken_chains, with_fields
 from core.batch.funnel import Funnel
 from core.batch.links import origins
@@ -233,7 +234,7 @@ def tables(
     shared = None if credit is None else credit.trajectory
     trajectory_advantage = np.full(len(chosen), np.nan) if shared is None else shared
     columns = {
-        **{name: rows[name].combine_chunks() for name in COPIED},
+        **{name: as_text(rows[name].combine_chunks()) for name in COPIED},
         "trajectory_reward": nullable(batch.reward[trajectory]),
         "group": pa.array(batch.group[trajectory].astype(np.int32)),
         "trajectory": pa.array(trajectory.astype(np.int32)),

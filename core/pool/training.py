@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from core.pool.edits import Edit, Edits, captured_uids, edited_fields, edited_sequences, edited_step
-from core.pool.query import reads
 from core.pool.query.creditfields import credit_fields, facts_hashes
+from core.pool.query.planrows import plan_rows
 from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import NO_VIEW
 from core.pool.rewards import RewardPolicies, Spec
@@ -47,7 +47,7 @@ class TrainingData:
     def plan_rows(self, view: View = NO_VIEW, *, channel: str | None) -> pa.Table:
         """One row per candidate step for planning, in the order plans are made in."""
         with self._reader.reading(view) as (cursor, seen):
-            return reads.plan_rows(cursor, seen, channel)
+            return plan_rows(cursor, seen, channel)
 
     def credit_fields(self, step_uids: Sequence[str] | pa.Array, fields: Collection[str]) -> pa.Table:
         """One row per step in the order given, a column per field, see ``core.pool.query.creditfields``.

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from core.errors import Conflict, InvalidInput, NotFound
 from core.pool.edits import Edit, in_force, of_version
-from core.pool.query import reads
 from core.pool.query.members import MemberFilter, member_page, member_summary, member_values, uid_condition
+from core.pool.query.planrows import plan_rows
 from core.pool.query.viewreader import ViewReader
 from core.pool.rewards import RewardPolicies, Spec
 from core.pool.state.rewardrules import rule_sql
@@ -134,7 +134,7 @@ class Versions:
     def snapshot(self, view: View, *, channel: str, value_model: str | None = None) -> Snapshot:
         """Everything of a view that a version keeps, read at one moment. InvalidInput when nothing matches."""
         with self._reader.reading(view) as (cursor, seen):
-            uids = reads.plan_rows(cursor, seen, channel)["step_uid"].combine_chunks()
+            uids = plan_rows(cursor, seen, channel)["step_uid"].combine_chunks()
             if not len(uids):
                 raise InvalidInput("The view holds no step of this channel.", field="view")
             wanted = pa.table({"step_uid": uids, "place": pa.array(np.arange(len(uids), dtype=np.int64))})

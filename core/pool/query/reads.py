@@ -1,4 +1,4 @@
-"""Reads a view's counts, trajectories, groups and plan rows by SQL (``listing`` reads pages of steps)."""
+"""Reads a view's counts, trajectories and groups by SQL (``listing``: pages of steps; ``planrows``: plans)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from core.pool.query.columns import GROUP_COLUMNS, TRAJECTORY_COLUMNS, order_sql
 from core.pool.query.facets import count_by_sql
 from core.pool.query.views import compile_view, source_sql
 from core.pool.query.where import HINT, Condition, first_line
-from core.pool.state.findings import BIT
 from core.pool.store.database import Cursor, arrow
 from core.types import View
 
@@ -116,35 +115,6 @@ def count_groups(cursor: Cursor, view: View) -> int:
     sql = f"SELECT count(*) FROM (SELECT DISTINCT prompt_uid, channel FROM trajectory_state t WHERE {condition.sql})"
     with explained(view):
         return int(cursor.execute(sql, list(condition.parameters)).fetchall()[0][0])
-
-
-_PLAN = """
-WITH grouped AS (
-    SELECT trajectory_id, trajectory_uid, prompt_uid, reward, quality, complete, started_at,
-        min(started_at) OVER (PARTITION BY prompt_uid, channel) AS group_first_at
-    FROM trajectory_state WHERE n_steps > 0 AND ($channel IS NULL OR channel = $channel)
-), t AS (
-    SELECT *, row_number() OVER (ORDER BY group_first_at, prompt_uid, started_at, trajectory_uid) AS place
-    FROM grouped
-)
-SELECT s.step_id, s.step_uid, t.trajectory_uid, s.prompt_uid, s.step_index, s.n_prompt_tokens, s.n_response_tokens,
-    s.reward, t.reward AS trajectory_reward, s.quality, t.quality AS trajectory_quality,
-    s.trainable, t.complete, s.token_source, s.call_kind, s.policy_version, s.is_last,
-    (s.finding_bits & {uncertain}) <> 0 AS uncertain
-FROM step_state s
-JOIN t USING (trajectory_id){chosen}
-ORDER BY t.place, s.step_index, s.step_id
-"""
-# Trajectories are put in order before they are joined: sorting their steps compares three numbers, and no text.
-
-
-def plan_rows(cursor: Cursor, view: View, channel: str | None) -> pa.Table:
-    """One row per step of the view in a channel (None: all), in the order plans are made in."""
-    condition = compile_view(view)
-    chosen = f"\nSEMI JOIN (SELECT s.step_id {source_sql(condition)}) v ON v.step_id = s.step_id"
-    sql = _PLAN.format(chosen=chosen, uncertain=BIT["uncertain"]).replace("$channel", "?::VARCHAR")
-    with explained(view):
-        return arrow(cursor, sql, [channel, channel, *condition.parameters])
 
 
 MAX_VALUES = 200

@@ -1,0 +1,126 @@
+"""Rows of plans, put in order in memory, beside one SQL statement that joins and sorts; hashes beside packed bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import struct
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.pool import Pool
+from core.pool.query.planrows import plan_rows
+from core.pool.query.views import compile_view, source_sql
+from core.pool.state.findings import BIT
+from core.pool.store import tablehash
+from core.pool.store.database import rows
+from core.types import Step, View
+
+from .test_columncache import NOW, Story
+
+JOINED = """
+WITH t AS (
+    SELECT *, min(started_at) OVER (PARTITION BY prompt_uid, channel) AS group_first_at
+    FROM trajectory_state WHERE n_steps > 0 AND (?::VARCHAR IS NULL OR channel = ?)
+)
+SELECT s.step_id, s.step_uid, t.trajectory_uid, s.prompt_uid, s.step_index, s.n_prompt_tokens, s.n_response_tokens,
+    s.reward, t.reward AS trajectory_reward, s.quality, t.quality AS trajectory_quality,
+    s.trainable, t.complete, s.token_source, s.call_kind, s.policy_version, s.is_last,
+    (s.finding_bits & {uncertain}) <> 0 AS uncertain
+FROM step_state s JOIN t USING (trajectory_id)
+WHERE s.step_id IN (SELECT s.step_id {source})
+ORDER BY t.group_first_at, t.prompt_uid, t.started_at, t.trajectory_uid, s.step_index, s.step_id
+"""
+VIEWS = [View(), View({"step_index": [1, 4]}), View({"quality": "good"}), View(where="trajectory_reward > 0.3")]
+
+
+def check(pool: Pool) -> int:
+    """All views and channels; how many rows were compared."""
+    n = 0
+    with pool._db.read() as cursor:
+        for view in VIEWS:
+            for channel in (None, "train", "val", "nobody's"):
+                condition = compile_view(view)
+                sql = JOINED.format(source=source_sql(condition), uncertain=BIT["uncertain"])
+                wanted = rows(cursor, sql, [channel, channel, *condition.parameters])
+                assert plan_rows(cursor, view, channel).to_pylist() == wanted
+                n += len(wanted)
+    return n
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_are_those_of_a_join_that_sorts(seed: int) -> None:
+    """Trajectories arrive interleaved, move to other groups and get labels."""
+    rng = random.Random(seed)
+    pool = Pool.open(":memory:", clock=lambda: NOW)
+    story = Story(pool, rng)
+    assert check(pool) == 0
+    for _ in range(12):
+        story.arrive(at_most=30)
+        rng.choice([story.arrive, story.move, story.complete, story.label, story.label_all, story.undo])()
+    assert check(pool) > 100
+    pool.close()
+
+
+def test_steps_that_arrive_late_come_at_their_place() -> None:
+    """Steps of two trajectories in reverse; equal indices follow arrival; the group that began first is first."""
+    pool = Pool.open(":memory:", clock=lambda: NOW)
+    steps = [
+        Step(f"{uid}.{k}.{choice}", uid, group, k, NOW + began + k, channel=channel)
+        for uid, group, channel, began in (("b", "p2", "train", 5), ("a", "p1", "val", 3), ("c", "p2", "train", 1))
+        for k in (3, 0, 2)
+        for choice in (0, 1)
+    ]
+    pool.steps.append(steps)
+    assert check(pool) > 0
+    uids = pool.training.plan_rows(channel="train")["step_uid"].to_pylist()
+    assert uids == [f"{uid}.{k}.{choice}" for uid in "cb" for k in (0, 2, 3) for choice in (0, 1)]
+    pool.close()
+
+
+VALUES: dict[str, tuple[pa.DataType, Any]] = {
+    "number": (pa.int32(), st.integers(-5, 5)),
+    "real": (pa.float64(), st.floats(allow_nan=False)),
+    "flag": (pa.bool_(), st.booleans()),
+    "text": (pa.string(), st.text(max_size=4)),
+    "reals": (pa.large_list(pa.float32()), st.lists(st.floats(-2, 2, width=32), max_size=4)),
+}
+
+
+def packed(kind: pa.DataType, values: list[Any]) -> bytes:
+    """Validity of all rows, then lengths of all, then values of all, as the stored hashes have them."""
+    data = bytes(value is not None for value in values)
+    if pa.types.is_large_list(kind):
+        data += b"".join(struct.pack("<q", len(value or ())) for value in values)
+        return data + packed(kind.value_type, [one for value in values for one in value or ()])
+    if pa.types.is_string(kind):
+        texts = [(value or "").encode() for value in values]
+        return data + b"".join(struct.pack("<q", len(text)) for text in texts) + b"".join(texts)
+    if pa.types.is_floating(kind):
+        return data + b"".join(struct.pack("<d", value or 0.0 if value != 0 else value) for value in values)
+    return data + b"".join(bytes([value or 0]) if pa.types.is_boolean(kind) else struct.pack("<q", value or 0)
+                           for value in values)  # fmt: skip
+
+
+@given(st.data(), st.integers(0, 40), st.integers(1, 9), st.booleans())
+def test_a_tables_hash_is_of_these_bytes(data: Any, n: int, at_once: int, as_dictionary: bool) -> None:
+    """In any chunks and parts; a dictionary hashes as its texts."""
+    columns, wanted = {}, struct.pack("<q", n)
+    for name, (kind, values) in sorted(VALUES.items()):
+        column = data.draw(st.lists(st.one_of(st.none(), values), min_size=n, max_size=n))
+        cut = data.draw(st.integers(0, n))
+        chunks = [pa.array(part, kind) for part in (column[:cut], column[cut:])]
+        if name == "text" and as_dictionary:
+            columns[name] = pa.chunked_array([pa.array(column, kind).dictionary_encode()])
+        else:
+            columns[name] = pa.chunked_array(chunks, kind)
+        wanted += name.encode() + b"\0" + packed(kind, column)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tablehash, "ROWS_AT_ONCE", at_once)
+        digest = hashlib.sha256()
+        tablehash.update_hash(digest, pa.table(columns))
+    assert digest.hexdigest() == hashlib.sha256(wanted).hexdigest()

@@ -28,6 +28,7 @@ from core.gateway.calls.policy import PolicyState
 from core.gateway.http.server import bind, check_tls
 from core.gateway.telemetry.stats import GatewayStats
 from core.journal import LOCAL, incarnation
+from core.journal.lock import is_held
 from core.workers.fence import LEASE_S
 from core.workers.pipe import Sender, messages
 from core.workers.spawn import worker_process
@@ -163,6 +164,7 @@ class Fleet:
             lambda event: self._broadcast({"do": "policy", "event": asdict(event)}),
             on_ended=lambda: self._broadcast({"do": "sync_ended"}),
         )
+        self._await_writers()
         self.revive()
         deadline = time.monotonic() + START_TIMEOUT_S
         with self._state_changed:
@@ -174,6 +176,18 @@ class Fleet:
             self.stop()
             raise StudioError(f"a gateway process did not start: {failed or 'see its log'}", field="gateways")
         return self.port
+
+    def _await_writers(self) -> None:
+        """Wait while workers of an owner that was killed finish their calls: each holds its journal until then."""
+
+        def held() -> list[str]:
+            return [name for name in self.names if is_held(self._settings.journal_dir, name)]
+
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        if names := held():
+            log.warning("waiting for calls in flight of gateway processes %s, whose studio ended", ", ".join(names))
+        while held() and time.monotonic() < deadline and not self._stopping.wait(0.1):
+            pass
 
     @property
     def running(self) -> bool:

@@ -48,6 +48,11 @@ class LedgerClient(Ledger):
             loop, answer = waiting
             loop.call_soon_threadsafe(_set, answer, message)
 
+    def owner_ended(self) -> None:
+        """No reply can come any more; calls that wait for one are refused."""
+        for loop, answer in list(self._waiting.values()):
+            loop.call_soon_threadsafe(_set, answer, {"refused": "the studio has ended", "retry_after_s": 1.0})
+
 
 def _set(answer: asyncio.Future[Mapping[str, Any]], message: Mapping[str, Any]) -> None:
     if not answer.done():

@@ -54,6 +54,8 @@ STOP_TIMEOUT_S: Final = 20.0
 SERVER_ENDED: Final = 70
 """Exit code of a worker whose server has ended unexpectedly."""
 
+OWNER_ENDED: Final = {"error": "the studio has ended, and the embedded engine with it"}
+
 log = logging.getLogger(__name__)
 
 
@@ -63,11 +65,12 @@ class EngineClient:
     def __init__(self, ask: Callable[[], None]) -> None:
         self._ask = ask
         self._answers: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+        self._owner_ended = False
 
     def ensure(self) -> str:
-        """Base URL of the running engine; waits for its start. Raises EngineError."""
+        """Base URL of the running engine; waits for its start. Raises EngineError, also when the owner has ended."""
         self._ask()
-        answer = self._answers.get()
+        answer = OWNER_ENDED if self._owner_ended else self._answers.get()
         if answer.get("base_url") is None:
             raise EngineError(str(answer.get("error")))
         return str(answer["base_url"])
@@ -75,6 +78,11 @@ class EngineClient:
     def handle_answer(self, answer: Mapping[str, Any]) -> None:
         """Handle the owner's reply."""
         self._answers.put(answer)
+
+    def owner_ended(self) -> None:
+        """No reply can come any more; a caller that waits for one gets an error."""
+        self._owner_ended = True
+        self._answers.put(OWNER_ENDED)
 
 
 class _FencedPolicy(PolicyState):
@@ -227,6 +235,8 @@ class Worker:
     def stop(self) -> None:
         """Finish calls in flight, close the journal, send the last counts."""
         self._stopping = True
+        self.local.owner_ended()
+        self.ledger.owner_ended()
         self.server.stop(STOP_TIMEOUT_S)
         self.journal.close()
         self._done.set()

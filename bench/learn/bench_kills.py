@@ -63,6 +63,7 @@ class Persistent(LearnRun):
         self._counting = threading.Lock()
 
     def attempt_all(self, attempts: Sequence[Attempt]) -> list[float | None]:
+        """Run attempts until each has come to its end, then complete them with their rewards in one call."""
         with ThreadPoolExecutor(N_PARALLEL, thread_name_prefix="learn") as threads:
             made = list(threads.map(self._repeated, attempts))
         if not self._should_stop():
@@ -88,7 +89,7 @@ class Restarted:
     """Stands for the trainer where a run asks whether it ended: it is started again after each kill."""
 
     def poll(self) -> None:
-        return None
+        """It has not ended."""
 
 
 class Kills(threading.Thread):
@@ -100,6 +101,7 @@ class Kills(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
+        """Kill until all kills are done; an error is kept for the thread that waits."""
         draw = random.Random(f"{self.settings.seed}/{self.n_kills}")
         try:
             for number in range(self.n_kills):

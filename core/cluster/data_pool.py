@@ -110,6 +110,7 @@ class Channel:
         self, client: StudioClient, options: Options, name: str, since: float | None, limits: Mapping[str, int]
     ) -> None:
         self._client = client
+        self._table = Rows(client, None)
         self._name = name
         self._recipe = {
             "algorithm": "sft",
@@ -163,9 +164,7 @@ class Channel:
     def _rows(self, batch: Batch) -> list[tuple[Step, list[int] | None]]:
         planned = self._client.call("GET", f"/api/v1/batches/{batch.uid}", repeat=True)["steps"]
         shares = {row["step_uid"]: row["reward_share"] for row in planned}
-        metadata = {
-            step["step_uid"]: step["metadata"] for group in batch.groups for step in self._listed(group["prompt_uid"])
-        }
+        metadata = self._metadata(batch)
         # The order of Claw-R1's pool; the studio's order within a group is that of time.
         rows = sorted(batch.steps, key=lambda row: (row["group"], row["trajectory_uid"], row["step_index"]))
         ends = {row["trajectory_uid"]: row["step_uid"] for row in rows}
@@ -187,6 +186,16 @@ class Channel:
             )
             steps.append((step, row["response_mask"]))
         return steps
+
+    def _metadata(self, batch: Batch) -> dict[str, dict[str, Any]]:
+        """By step uid: of submitted steps their own metadata, of captured calls what was registered."""
+        listed = [step for group in batch.groups for step in self._listed(group["prompt_uid"])]
+        captured = {step["trajectory_uid"] for step in listed if step["source"] != "whitebox"}
+        registered = self._table.registered(sorted(captured))
+        return {
+            step["step_uid"]: step["metadata"] if step["source"] == "whitebox" else registered[step["trajectory_uid"]]
+            for step in listed
+        }
 
     def _listed(self, prompt_uid: str) -> list[dict[str, Any]]:
         query = {"prompt_uid": prompt_uid, "channel": self._name, "limit": PAGE}

@@ -29,6 +29,8 @@ STEP = f"""step_id, step_uid, trajectory_uid, prompt_uid, step_index, is_last, c
   quality, trainable, tags"""
 MOST = 10_000
 N_SHOWN = 12
+NAMED = 300
+"""Trajectories that one query names: its text is limited."""
 
 
 def quoted(text: str) -> str:
@@ -65,6 +67,15 @@ class Rows:
             f" FROM steps WHERE {self._in(channel)}"
         )
         return {**of_groups, **of_steps}
+
+    def registered(self, trajectory_uids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """By trajectory uid: the metadata that were registered."""
+        known: dict[str, dict[str, Any]] = {}
+        for at in range(0, len(trajectory_uids), NAMED):
+            named = ", ".join(map(quoted, trajectory_uids[at : at + NAMED]))
+            rows = self._sql(f"SELECT trajectory_uid, metadata FROM trajectories WHERE trajectory_uid IN ({named})")
+            known |= {row["trajectory_uid"]: json.loads(row["metadata"] or "{}") for row in rows}
+        return known
 
     def steps(
         self,
@@ -104,8 +115,8 @@ class Rows:
         )
         tokens: dict[str, dict[str, Any]] = {}
         for uid in dict.fromkeys(row["trajectory_uid"] for row in rows):
-            whole = self._client.call("GET", f"/api/v1/trajectories/{uid}", repeat=True)["steps"]
-            tokens |= {step["step_uid"]: step for step in whole}
+            whole = self._client.call("GET", f"/api/v1/trajectories/{uid}", repeat=True)
+            tokens |= {step["step_uid"]: {**step, "registered": whole["metadata"]} for step in whole["steps"]}
         return {
             "channel": channel,
             "total": total["n"],
@@ -233,7 +244,7 @@ def _state(row: Mapping[str, Any]) -> str:
 
 
 def _step(row: Mapping[str, Any], channel: str, tokens: Mapping[str, Any]) -> dict[str, Any]:
-    metadata = json.loads(row["metadata"] or "{}")
+    metadata = tokens["metadata"] if tokens["source"] == "whitebox" else tokens["registered"]
     prompt_ids, response_ids = tokens["prompt_ids"] or [], tokens["response_ids"] or []
     names = ("trajectory_uid", "prompt_uid", "step_index", "is_last", "complete", "reward")
     first = ", ".join(map(str, response_ids[:N_SHOWN]))

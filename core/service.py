@@ -7,6 +7,7 @@ its calls, the journal is flushed, ingest reads the rest, the pool closes, the l
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import threading
 import time
@@ -20,6 +21,7 @@ from starlette.applications import Starlette
 
 from core.api import ApiDeps, create_api
 from core.api.annotationqueue import AnnotationQueue
+from core.api.cluster import topology
 from core.api.handling import CATCH_UP_S, EXCEPTION_HANDLERS
 from core.api.keys import revoke_keys
 from core.api.openapi import open_paths
@@ -51,7 +53,7 @@ from core.gateway.telemetry.stats import GatewayStats
 from core.health import Health
 from core.ingest import Ingest
 from core.ingest.deepcheck import DeepReport, Progress, deep_check
-from core.journal import Journal, fetch_missing, incarnation, open_target, read_records
+from core.journal import LOCAL, Journal, fetch_missing, incarnation, open_target, read_records
 from core.learn_host import LearnHost
 from core.owner import OwnerLock
 from core.pool import Pool
@@ -358,6 +360,7 @@ class Service:
             n_ends=self.supervisor.n_ends,
             unshipped=self.unshipped,
             cluster=lambda: None if self.cluster is None else self.cluster.status(),
+            gateways=self.gateways,
             forget_node=lambda name: self.cluster is not None and self.cluster.forget(name),
             unreachable=lambda: [] if self.fleet is None else self.fleet.unreachable(),
             drain_workers=lambda timeout_s: self.fleet is None or self.fleet.drain(timeout_s),
@@ -381,6 +384,33 @@ class Service:
         """Bytes that the journal's target has not confirmed yet, of all processes, and since when, seconds."""
         waiting = [self.journal.unshipped, *(self.fleet.unshipped() if self.fleet is not None else ())]
         return sum(n_bytes for n_bytes, _ in waiting), max(seconds for _, seconds in waiting)
+
+    def gateways(self) -> list[dict[str, Any]]:
+        """The gateways of this machine: its gateway processes (``Fleet.workers``), or this process without any."""
+        if self.fleet is not None:
+            return self.fleet.workers(None)
+        copied = self.settings.journal_target != LOCAL
+        n_bytes, waited_s = self.journal.unshipped if copied else (None, None)
+        return [
+            {
+                "gateway": "studio",
+                "writer": self.journal.writer,
+                "pid": os.getpid(),
+                "port": self.port,
+                "state": "up" if self.server.running else "restarting",
+                "ready": self.server.running,
+                "silent": False,
+                "n_restarts": self.supervisor.n_ends.get("the gateway's server", 0),
+                "problem": None,
+                "journal_error": self.journal.error,
+                "unshipped_bytes": n_bytes,
+                "unshipped_s": waited_s,
+            }
+        ]
+
+    def topology(self) -> dict[str, Any]:
+        """Nodes, gateways and writers, as ``GET /api/v1/cluster`` returns them: see ``core.api.cluster.topology``."""
+        return topology(self.api_deps)
 
     @property
     def base_url(self) -> str:

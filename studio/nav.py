@@ -128,6 +128,13 @@ PAGES: dict[str, PageInfo] = {
             "Reward by policy version: what the policy's training changed, and how each update went.",
         ),
         PageInfo(
+            "cluster",
+            "Cluster",
+            ":material/hub:",
+            "Studio",
+            "Machines and gateways: which take calls, what is not copied yet, and what is in force.",
+        ),
+        PageInfo(
             "settings",
             "Settings",
             ":material/tune:",

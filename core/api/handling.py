@@ -200,6 +200,7 @@ class ApiDeps:
     threads by name. ``unshipped`` returns the bytes that the journal's target has not confirmed yet, and since when in
     seconds. ``drain_workers`` waits, at most so many seconds, until the gateway workers' calls have ended.
     ``cluster`` returns the state of the cluster, None on one machine, and ``forget_node`` drops one of its nodes.
+    ``gateways`` returns those of this machine, as ``core.workers.fleet.Fleet.workers`` has them.
     ``unreachable`` names the nodes that have not applied the last change of keys or of the policy.
     """
 
@@ -225,6 +226,7 @@ class ApiDeps:
     unshipped: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
     drain_workers: Callable[[float], bool] = lambda _: True
     cluster: Callable[[], dict[str, Any] | None] = lambda: None
+    gateways: Callable[[], list[dict[str, Any]]] = list
     forget_node: Callable[[str], bool] = lambda _: False
     unreachable: Callable[[], list[str]] = list
 

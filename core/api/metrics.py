@@ -5,7 +5,8 @@ The gateway keeps plain counters. They are converted to Prometheus metric famili
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from prometheus_client import Metric, generate_latest
@@ -21,6 +22,10 @@ from core.gateway.access.roles import Role
 from core.journal import LOCAL, journal_bytes
 
 routes = Router()
+GATEWAY_STATES: Final = ("up", "starting", "restarting", "silent", "unknown")
+NODE_STATES: Final = ("up", "starting", "unreachable", "gone")
+THIS_MACHINE: Final = "studio"
+"""The label ``node`` of the machine that has the pool."""
 _BY: Final = ("channel", "source", "agent", "model", "engine", "identity_source")
 
 
@@ -89,9 +94,39 @@ class Metrics(Collector):
             yield gauge("claw_journal_unshipped_bytes", "Bytes that the journal's target has not confirmed", n_bytes)
             waiting = "How long the journal's target has not confirmed the oldest of them"
             yield gauge("claw_journal_unshipped_seconds", waiting, waited_s)
+        yield from _of_machines(deps)
         yield gauge("claw_steps", "Steps in the pool", pool["n_steps"])
         yield gauge("claw_trajectories", "Trajectories in the pool", pool["n_trajectories"])
         yield gauge("claw_groups", "Prompt groups in the pool", pool["n_groups"])
+
+
+def _of_machines(deps: ApiDeps) -> Iterator[Metric]:
+    """Gateways of all machines; nodes, if there is a cluster."""
+    cluster, here = deps.cluster(), deps.gateways()
+    nodes = [] if cluster is None else cluster["nodes"]
+    gateways = [*here, *(one for node in nodes for one in node["gateways"])]
+    about = "Gateways of all machines, by state"
+    yield labelled(GaugeMetricFamily("claw_gateways", about, labels=["state"]), _by_state(gateways, GATEWAY_STATES))
+    restarts = CounterMetricFamily("claw_gateway_restarts", "Gateways that were started again", labels=["node"])
+    n_here = sum(one["n_restarts"] for one in here)
+    yield labelled(restarts, {THIS_MACHINE: n_here} | {node["node"]: node["n_restarts"] for node in nodes})
+    about = "Other machines of the cluster, by state"
+    by_state = {} if cluster is None else _by_state(nodes, NODE_STATES)
+    yield labelled(GaugeMetricFamily("claw_nodes", about, labels=["state"]), by_state)
+    about = "Machines that have not applied the last change of keys or weights; they hold their calls"
+    n_late = None if cluster is None else len(cluster["unreachable"])
+    yield GaugeMetricFamily("claw_nodes_without_last_change", about, n_late)
+    at_risk = nodes if deps.settings.journal_target == LOCAL else []
+    for name, what, about in (
+        ("claw_node_at_risk_bytes", "at_risk_bytes", "Bytes that are on a machine's disk and not here"),
+        ("claw_node_at_risk_seconds", "behind_s", "For how long calls that a machine answers may be on its disk only"),
+    ):
+        yield labelled(GaugeMetricFamily(name, about, labels=["node"]), {node["node"]: node[what] for node in at_risk})
+
+
+def _by_state(items: Iterable[Mapping[str, Any]], states: Sequence[str]) -> dict[str, float | None]:
+    counts = Counter(item["state"] for item in items)
+    return {state: counts[state] for state in states}
 
 
 def labelled(

@@ -133,6 +133,8 @@ class Hub:
         A node is ``{node, address, state, gateways, n_restarts, behind_s, at_risk_bytes, at_risk_since, clock_off_s,
         problem, silent_s}``; ``state`` is ``up``, ``starting``, ``unreachable`` or ``gone``. ``at_risk_since``: UTC
         seconds by the node's clock; calls answered since then may be only on its disk. None with a journal target.
+        Gateways are as of ``Fleet.workers``; one without a connection has the state ``restarting``, or ``unknown``
+        when its node can't be asked.
         """
         now = time.monotonic()
         with self._lock:
@@ -157,17 +159,18 @@ class Hub:
 
     def _node_json(self, node: Node, now: float, gone: Mapping[str, float], *, local: bool) -> dict[str, Any]:
         mirrored = self._mirror.status(node.name)
-        gateways = self._fleet.remote(node.name)
+        connected = self._fleet.workers(node.name)
         silent_s = now - node.heard_at
         agents = {one["slot"]: one for one in node.status.get("gateways", ())}
         problems = [node.status.get("problem"), *(one["problem"] for one in agents.values()), mirrored["problem"]]
-        problems += [one["journal_error"] for one in gateways]
+        problems += [one["journal_error"] for one in connected]
         if node.name in gone:
             state = "gone"
         elif silent_s > SILENT_S or node.connection is None:
             state = "unreachable"
         else:
-            state = "up" if any(one["ready"] for one in gateways) else "starting"
+            state = "up" if any(one["ready"] for one in connected) else "starting"
+        gateways = list(_gateways(connected, agents, known=state in ("up", "starting")))
         return {
             "node": node.name,
             "address": node.address,
@@ -327,6 +330,38 @@ class Hub:
                     _shut(one)
                 self._fleet.forget(node.name)
                 self._mirror.node_gone(node.name)
+
+
+def _gateways(
+    connected: list[dict[str, Any]], agents: Mapping[str, Mapping[str, Any]], *, known: bool
+) -> Iterator[dict[str, Any]]:
+    """The gateways of a node: those with a connection, and those of which only its agent knows.
+
+    Args:
+        connected: as of ``Fleet.workers``.
+        agents: slot -> what the agent says of it.
+        known: whether the agent answers.
+    """
+    for one in connected:
+        slot = agents.get(one["gateway"], {})
+        yield {**one, "n_restarts": max(0, slot.get("n_starts", 1) - 1)}
+    for name in agents.keys() - {one["gateway"] for one in connected}:
+        slot = agents[name]
+        state = "unknown" if not known else "starting" if slot["n_starts"] == 0 else "restarting"
+        yield {
+            "gateway": name,
+            "writer": None,
+            "pid": slot["pid"],
+            "port": None,
+            "state": state,
+            "ready": False,
+            "silent": False,
+            "n_restarts": max(0, slot["n_starts"] - 1),
+            "problem": slot["problem"],
+            "journal_error": None,
+            "unshipped_bytes": None,
+            "unshipped_s": None,
+        }
 
 
 def _unknown(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import IO, Any, Final, Protocol
@@ -63,11 +64,14 @@ class GatewayProcess(Protocol):
 
 
 class _Process:
-    """One worker's process and its state. ``node``: its machine, None for this one."""
+    """One worker's process and its state. ``node``: its machine, None for this one; ``slot``: which one there."""
 
-    def __init__(self, name: str, popen: GatewayProcess, begin: Mapping[str, Any], node: str | None = None) -> None:
+    def __init__(
+        self, name: str, popen: GatewayProcess, begin: Mapping[str, Any], node: str | None = None, slot: str = ""
+    ) -> None:
         self.name = name
         self.node = node
+        self.slot = slot or name
         self.started_at = time.monotonic()
         self.acked = 0
         self.drained = 0
@@ -81,6 +85,18 @@ class _Process:
         assert self.popen.stdin is not None
         self.sender = Sender(self.popen.stdin, f"to-{name}")
         self.sender.send(begin)
+
+    @property
+    def silent(self) -> bool:
+        """Whether it has given no sign of life for ten seconds."""
+        return self.n_missed >= SILENT_LOOKS
+
+    @property
+    def state(self) -> str:
+        """``up``, ``silent``, ``starting``, or ``restarting`` when it has ended and another is about to start."""
+        if self.ended:
+            return "restarting"
+        return "starting" if not self.ready else "silent" if self.silent else "up"
 
 
 class Fleet:
@@ -115,7 +131,8 @@ class Fleet:
         local_engine: Callable[[], str],
     ) -> None:
         self.names = [f"g{number}" for number in range(1, settings.gateways + 1)]
-        self.n_restarts = 0
+        self.restarts: Counter[str] = Counter()
+        """How often each worker of this machine was started again."""
         self.port = 0
         self._settings = settings
         self._owner = owner
@@ -220,7 +237,7 @@ class Fleet:
         with self._state_changed:
             away = [name for name in self.names if name not in self._processes or not self._processes[name].ready]
             here = [p for p in self._processes.values() if p.node is None]
-            silent = [p for p in here if p.ready and p.n_missed >= SILENT_LOOKS]
+            silent = [p for p in here if p.ready and p.silent]
         problems = [f"gateway process {name} does not accept calls" for name in away if not self._stopping.is_set()]
         problems += [f"gateway process {p.name} ({p.popen.pid}) is stopped or hangs" for p in silent]
         errors = dict(self._journal_errors)
@@ -277,26 +294,42 @@ class Fleet:
         with self._state_changed:
             return {name: p.popen.pid for name, p in self._processes.items() if p.ready and p.node is None}
 
-    def remote(self, node: str) -> list[dict[str, Any]]:
-        """The workers of another machine: ``{writer, pid, port, ready, silent}`` each."""
+    def workers(self, node: str | None) -> list[dict[str, Any]]:
+        """The workers of a machine, None for this one.
+
+        Each is ``{gateway, writer, pid, port, state, ready, silent, n_restarts, problem, journal_error,
+        unshipped_bytes, unshipped_s}``. ``state`` is ``up``, ``silent``, ``starting`` or ``restarting``. Unshipped are
+        bytes that the journal's target has not confirmed, and for how many seconds; None with the target ``local``.
+        """
+        copied = self._settings.journal_target != LOCAL
+        listed = []
         with self._state_changed:
-            return [
-                {
-                    "writer": p.name,
-                    "pid": p.popen.pid,
-                    "port": p.port,
-                    "ready": p.ready,
-                    "silent": p.n_missed >= SILENT_LOOKS,
-                    "journal_error": self._journal_errors.get(p.name),
-                }
-                for p in self._processes.values()
-                if p.node == node
-            ]
+            for p in self._processes.values():
+                if p.node != node:
+                    continue
+                n_bytes, waited_s = self._unshipped.get(p.name, (0, 0.0)) if copied else (None, None)
+                listed.append(
+                    {
+                        "gateway": p.slot,
+                        "writer": p.name,
+                        "pid": p.popen.pid,
+                        "port": p.port if p.node is not None else self.port,
+                        "state": p.state,
+                        "ready": p.ready,
+                        "silent": p.silent,
+                        "n_restarts": self.restarts[p.name] if p.node is None else None,
+                        "problem": p.failure,
+                        "journal_error": self._journal_errors.get(p.name),
+                        "unshipped_bytes": n_bytes,
+                        "unshipped_s": waited_s,
+                    }
+                )
+        return listed
 
     def unreachable(self) -> list[str]:
         """Machines with a worker that has not applied the last change. It holds calls until it has."""
         with self._state_changed:
-            serving = {p.node for p in self._processes.values() if p.ready and p.n_missed < SILENT_LOOKS}
+            serving = {p.node for p in self._processes.values() if p.ready and not p.silent}
             lost = {node for node, _ in self._lost.values()} - serving
             late = {
                 p.node for p in self._processes.values() if p.node is not None and p.acked < self._late.get(p.name, 0)
@@ -337,7 +370,7 @@ class Fleet:
                 return
             # Under the lock, so that the worker gets every later change.
             begin = self._begin(name, owner=owner, **settings)
-            process = self._processes[name] = _Process(name, popen, begin, node)
+            process = self._processes[name] = _Process(name, popen, begin, node, slot)
             process.drained = self._n_drains
         with contextlib.suppress(OSError):
             self._listen(process)
@@ -417,6 +450,7 @@ class Fleet:
             code = process.popen.wait()
             with self._state_changed:
                 was_ready, process.ready = process.ready, False
+                process.ended = True
                 if not was_ready and process.failure is None:
                     process.failure = f"it ended with code {code}"
                 self._state_changed.notify_all()
@@ -427,7 +461,7 @@ class Fleet:
             log.error("gateway process %s (%d) ended with code %d; restarting it", name, process.popen.pid, code)
             if self._stopping.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1] if failures else 0.0):
                 return
-            self.n_restarts += 1
+            self.restarts[name] += 1
 
     def _after(self, name: str) -> None:
         """A worker has ended."""

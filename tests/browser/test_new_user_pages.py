@@ -53,6 +53,7 @@ PATHS = (
     "consume",
     "consume?tab=metrics",
     "learn",
+    "cluster",
     "settings",
 )
 RUN = """

@@ -30,6 +30,15 @@ KEY = "an-admin-key-for-tests"
 SCRIPT = {"model": "scripted-1", "rules": [], "default": {"reply": {"content": "An answer."}, "delay_s": 0.004}}
 
 
+GAP_S, BACK_S = 2.0, 15.0
+"""Longest time without an answer elsewhere when a node ends, and from a node's join to its gateway, seconds."""
+
+
+def limit_s(seconds: float) -> float:
+    """A limit that holds while there is a processor for each running process; longer by as much as there is not."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def free_port() -> int:
     """A port that no one listens on now."""
     with socket.socket() as sock:
@@ -117,8 +126,9 @@ def nodes(http: httpx.Client) -> dict[str, dict[str, Any]]:
     return {one["node"]: one for one in http.get("/api/v1/cluster").json()["cluster"]["nodes"]}
 
 
-def wait_up(http: httpx.Client, *names: str, newer_than: Mapping[str, set[str]] | None = None) -> None:
-    """Wait until these nodes take calls, by writers that were not there before."""
+def wait_up(http: httpx.Client, *names: str, newer_than: Mapping[str, set[str]] | None = None) -> float:
+    """Wait until these nodes take calls, by writers that were not there before; returns for how long, seconds."""
+    began = time.monotonic()
 
     def up() -> bool:
         states = nodes(http)
@@ -133,6 +143,7 @@ def wait_up(http: httpx.Client, *names: str, newer_than: Mapping[str, set[str]] 
         )
 
     eventually(up)
+    return time.monotonic() - began
 
 
 def writers(http: httpx.Client, name: str) -> set[str]:

@@ -12,10 +12,13 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from core.journal import Watermarks
 from core.serving.process import EngineProcess
 from tests.cluster.machines import (
+    BACK_S,
+    GAP_S,
     SCRIPT,
     Caller,
     Machine,
@@ -23,6 +26,7 @@ from tests.cluster.machines import (
     check_whole,
     cluster_settings,
     free_port,
+    limit_s,
     lost,
     nodes,
     wait_up,
@@ -44,9 +48,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
 class Cluster:
     """A studio and two machines."""
 
-    def __init__(self, folder: Path, engine: str) -> None:
+    def __init__(self, folder: Path, engine: str, **settings: str) -> None:
         hub_port, node_port = free_port(), free_port()
-        env = cluster_settings(hub_port, node_port)
+        env = cluster_settings(hub_port, node_port, **settings)
         self.served = ServeProcess(folder / "data", engine, env=env)
         self.http = admin(self.served.base_url)
         self.machines = [Machine(address, folder, hub_port, node_port) for address in ADDRESSES]
@@ -186,10 +190,13 @@ def test_a_machine_is_lost_under_load(cluster: Cluster) -> None:
     victim.lose_power()
     callers[1].more(30)
     victim.start()
-    wait_up(cluster.http, victim.node, newer_than=before)
+    back_s = wait_up(cluster.http, victim.node, newer_than=before)
     callers[0].more(10)
     answered = {uid: at for caller in callers for uid, at in caller.stop().items()}
-    print(json.dumps({"answered": len(answered), "longest gap of the other node": max(callers[1].gaps_s)}))
+    gap_s = max(callers[1].gaps_s)
+    print(json.dumps({"answered": len(answered), "longest gap of the other node": gap_s, "back after": back_s}))
+    assert gap_s <= limit_s(GAP_S)
+    assert back_s <= limit_s(BACK_S)
     assert lost(cluster.http, answered) == set()
     check_whole(cluster.served.ready["data"], cluster.http)
 
@@ -238,6 +245,36 @@ def test_the_studio_is_killed_and_nodes_come_back_by_themselves(cluster: Cluster
     answered = {uid: at for caller in callers for uid, at in caller.stop().items()}
     assert lost(cluster.http, answered) == set()
     check_whole(cluster.served.ready["data"], cluster.http)
+
+
+def test_metrics_count_machines_gateways_and_restarts(cluster: Cluster) -> None:
+    """As Prometheus' own parser reads them, against processes that were killed and stopped."""
+
+    def metric(name: str, **labels: str) -> float | None:
+        families = text_string_to_metric_families(cluster.http.get("/metrics").text)
+        samples = [one for family in families for one in family.samples if one.name == name and one.labels == labels]
+        return samples[0].value if samples else None
+
+    victim = cluster.machines[0]
+    eventually(lambda: metric("claw_gateways", state="up") == 3 and metric("claw_nodes", state="up") == 2)
+    assert metric("claw_node_at_risk_bytes", node=victim.node) is not None
+    n_before = metric("claw_gateway_restarts_total", node=victim.node)
+    assert n_before is not None
+    (pid,) = [one["pid"] for one in nodes(cluster.http)[victim.node]["gateways"]]
+    victim.signal(signal.SIGKILL, pid)
+    eventually(lambda: metric("claw_gateway_restarts_total", node=victim.node) == n_before + 1)
+    eventually(lambda: metric("claw_gateways", state="up") == 3)
+    victim.signal(signal.SIGSTOP)
+    try:
+        eventually(lambda: metric("claw_nodes", state="unreachable") == 1 and metric("claw_nodes", state="up") == 1)
+        cluster.http.post("/api/v1/policy", json={"version": 9, "event": "sync_finished"})
+        assert metric("claw_nodes_without_last_change") == 1
+        at_risk_s = eventually(lambda: metric("claw_node_at_risk_seconds", node=victim.node))
+        eventually(lambda: metric("claw_node_at_risk_seconds", node=victim.node) > at_risk_s + 1)
+    finally:
+        victim.signal(signal.SIGCONT)
+    wait_up(cluster.http, victim.node)
+    eventually(lambda: metric("claw_nodes_without_last_change") == 0)
 
 
 def test_a_stranger_is_refused(cluster: Cluster) -> None:

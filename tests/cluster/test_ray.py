@@ -22,6 +22,8 @@ from core.cluster.supervisor import node_name
 from core.serving.process import EngineProcess
 from tests.cluster.installed import ray_python
 from tests.cluster.machines import (
+    BACK_S,
+    GAP_S,
     KEY,
     SCRIPT,
     TOKEN,
@@ -29,6 +31,7 @@ from tests.cluster.machines import (
     admin,
     check_whole,
     free_port,
+    limit_s,
     lost,
     nodes,
     wait_up,
@@ -163,12 +166,15 @@ class Studio:
             eventually(lambda: nodes(self.http)[NODE]["state"] == "gone")
             callers["pool"].more(30)
             self.ray.order(add=ADDRESS)
-            wait_up(self.http, NODE, newer_than=before)
+            back_s = wait_up(self.http, NODE, newer_than=before)
             callers["node"].more(5)
             for caller in callers.values():
                 answered |= caller.stop()
             gap_s = max(callers["pool"].gaps_s)
-            print(json.dumps({"kill": number, "answered": len(answered), "longest gap elsewhere, s": gap_s}))
+            times = {"longest gap elsewhere, s": gap_s, "back after, s": back_s, "load": os.getloadavg()[0]}
+            print(json.dumps({"kill": number, "answered": len(answered), **times}))
+            assert gap_s <= limit_s(GAP_S)
+            assert back_s <= limit_s(BACK_S)
         return answered
 
     def __enter__(self) -> Studio:

@@ -14,7 +14,7 @@ from core.gateway.telemetry.stats import CallEvent
 from core.types import View
 from tests.studio.conftest import known_steps
 
-OWN_PAGES = ("overview", "collect", "settings")
+OWN_PAGES = ("overview", "collect", "cluster", "settings")
 
 
 def figure(html: str, label: str) -> str:

@@ -225,7 +225,7 @@ def test_a_worker_that_hangs_is_told_and_replaced(
         assert str(pid) in problem["message"] and problem["stops"]
         eventually(lambda: service.fleet.pids().get("g1", pid) != pid)
         eventually(lambda: not [one for one in service.problems() if one["stops"]])
-        assert service.fleet.n_restarts == 1
+        assert service.fleet.restarts.total() == 1
     finally:
         service.close()
 

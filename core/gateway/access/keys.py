@@ -164,6 +164,16 @@ class KeyStore:
         expires_at = binding.limits.expires_at
         return None if expires_at is not None and self._clock() >= expires_at else binding
 
+    def n_in_force(self) -> int:
+        """How many keys are neither revoked nor expired."""
+        now = self._clock()
+        with self._lock:
+            return sum(
+                key_sha256 not in self._revoked
+                and (binding.limits.expires_at is None or now < binding.limits.expires_at)
+                for key_sha256, binding in self._bindings.items()
+            )
+
     def binding(self, key_sha256: str) -> Binding | None:
         """The binding of the key with this hash, revoked or not."""
         return self._bindings.get(key_sha256)

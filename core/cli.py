@@ -110,8 +110,10 @@ def serve(
     # Before the imports below, so that both processes import at the same time.
     start_early(settings.gateways)
 
-    from core.garbage import settle_memory
-    from core.service import Service
+    from core.garbage import no_collection, settle_memory
+
+    with no_collection():
+        from core.service import Service
 
     service = Service.open(settings)
     try:

@@ -4,6 +4,24 @@ from __future__ import annotations
 
 import atexit
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Run the block without garbage collection; for imports, whose objects stay and would be walked through repeatedly.
+
+    The block must be short: reference cycles that it leaves are not freed before it ends. Collection stays off
+    afterwards if it was off before.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def freeze_objects() -> None:

@@ -157,8 +157,9 @@ def open_step(uid: str) -> None:
 def chosen_step(chosen: str, uids: list[str], steps: list[dict[str, Any]]) -> None:
     """The chosen step under its tabs."""
     service = state.service()
-    step = service.pool.steps.get(chosen)
     tab = step_bar(chosen, uids)
+    # Restoring the tokens of a long context takes longer than the rest of a step.
+    step = service.pool.steps.get(chosen, tokens=tab != "messages")
     if tab == "messages":
         step_view.show_messages(step, steps, service.pool)
     elif tab == "tokens":

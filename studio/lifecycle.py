@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from core.config import Settings, is_loopback
 from core.errors import InvalidInput, StudioError
+from core.garbage import no_collection
 from core.gateway.access.wrong_keys import WrongKeys
 from core.workers.spawn import start_early
 
@@ -76,7 +77,8 @@ def _open() -> None:
         # Before the import below, so that both processes import at the same time. Wrong settings are reported there.
         with suppress(ValidationError):
             start_early(Settings().gateways)
-    from core import service
+    with no_collection():
+        from core import service
 
     with _lock:
         if service.current() is not None:

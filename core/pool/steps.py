@@ -18,7 +18,7 @@ from core.pool.state.feedback_writer import feedback_targets
 from core.pool.store import bookkeeping
 from core.pool.store.append import insert_steps, prepare, stored_uids, trajectory_ids, uuid_text
 from core.pool.store.database import Database
-from core.pool.store.details import read_next_state, read_step
+from core.pool.store.details import read_next_state, read_step, read_turn
 from core.pool.store.restore import sequences
 from core.pool.store.writer import Writer
 from core.pool.upkeep.recovery import Recovery
@@ -142,10 +142,17 @@ class Steps:
         """Steps of the view."""
         return self._cache.ask(reads.count_steps, view)
 
-    def get(self, step_uid: str) -> dict[str, Any]:
-        """One step, whole: the wire shape of the HTTP contract. NotFound when there is none."""
+    def get(self, step_uid: str, *, tokens: bool = True) -> dict[str, Any]:
+        """One step, whole: the wire shape of the HTTP contract; without ``tokens`` their ids, log-probs and mask are
+        left out. NotFound when there is none."""
         with self._db.read() as cursor:
-            return read_step(cursor, step_uid)
+            return read_step(cursor, step_uid, tokens=tokens)
+
+    def turn(self, step_uid: str) -> dict[str, Any]:
+        """One step of ``trajectories.turns``: without tokens, with only the messages that its prompt adds to its
+        parent's. NotFound when there is none."""
+        with self._db.read() as cursor:
+            return read_turn(cursor, step_uid)
 
     def next_state(self, step_uid: str) -> dict[str, Any] | None:
         """``{step_uid, created_at, messages}`` that followed the step's answer, see ``read_next_state``."""

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from core.errors import NotFound
-from core.report.estimate import LEVEL, Estimate, over_tasks, paired
+from core.report.estimate import LEVEL, Estimate, over_tasks
 from core.report.figures import SOLVED_ABOVE
 from core.report.student import t_quantile
 from core.types import View
@@ -175,8 +175,8 @@ def _difference(name: str, a: Values, b: Values) -> Difference:
     first, second = (over_tasks(list(one.values()), bounds=bounds) for one in (a, b))
     common = sorted(a.keys() & b.keys())
     if len(common) > 1:
-        pair = paired([a[task] for task in common], [b[task] for task in common])
-        return Difference(name, first, second, None if pair is None else pair.difference, True)
+        differences = [b[task] - a[task] for task in common]
+        return Difference(name, first, second, over_tasks(differences, bounds=None), True)
     return Difference(name, first, second, _welch(list(a.values()), list(b.values())), False)
 
 

@@ -82,15 +82,18 @@ def _step_rows(
     return steps
 
 
-def _fill(cursor: Cursor, trajectory_ids: Collection[int], chosen: list[dict[str, Any]]) -> None:
+def _fill(
+    cursor: Cursor, trajectory_ids: Collection[int], chosen: list[dict[str, Any]], *, with_tokens: bool = True
+) -> None:
     links = links_of(cursor, trajectory_ids)
     wanted = [row["step_id"] for row in chosen]
     ordered = with_ancestors(links, wanted)
-    tokens = restored_tokens(links, ordered, token_parts(cursor, ordered))
+    tokens = restored_tokens(links, ordered, token_parts(cursor, ordered)) if with_tokens else {}
     messages = whole_messages(cursor, links, ordered, wanted)
     for row in chosen:
         step_id = row["step_id"]
-        row["prompt_ids"], row["response_ids"], row["response_logprobs"], row["response_mask"] = tokens[step_id]
+        if with_tokens:
+            row["prompt_ids"], row["response_ids"], row["response_logprobs"], row["response_mask"] = tokens[step_id]
         row["messages"], row["response_message"], row["tools"] = messages[step_id]
 
 
@@ -100,18 +103,29 @@ _PLACE = "SELECT trajectory_id, step_id, parent_step_id FROM step_state WHERE st
 _OWN_ID = "SELECT trajectory_id FROM trajectory_state WHERE trajectory_uid = ?"
 
 
-def read_step(cursor: Cursor, step_uid: str) -> dict[str, Any]:
+def read_step(cursor: Cursor, step_uid: str, *, tokens: bool = True) -> dict[str, Any]:
     """One step, whole. ``prompt_ids`` and ``response_ids`` are int32 arrays, ``response_logprobs`` float32 with NaN
-    where unknown; None: unknown; ``response_mask`` uint8, None: no token is masked. NotFound when there is no such
-    step."""
+    where unknown; None: unknown; ``response_mask`` uint8, None: no token is masked. Without ``tokens`` these four are
+    left out. NotFound when there is no such step."""
+    chosen = _one_step(cursor, step_uid)
+    _fill(cursor, [chosen["trajectory_id"]], [chosen], with_tokens=tokens)
+    return _public(chosen)
+
+
+def read_turn(cursor: Cursor, step_uid: str) -> dict[str, Any]:
+    """One step of ``read_turns``. NotFound when there is no such step."""
+    chosen = _one_step(cursor, step_uid)
+    chosen["messages"], chosen["response_message"] = new_messages(cursor, [chosen["step_id"]])[chosen["step_id"]]
+    return _public(chosen)
+
+
+def _one_step(cursor: Cursor, step_uid: str) -> dict[str, Any]:
     places = cursor.execute(_PLACE, [step_uid]).fetchall()
     if not places:
         raise NotFound(f"No step {step_uid!r}.", field="step_uid")
     trajectory_id, step_id, parent_id = places[0]
     with_parent = {step_id} if parent_id is None else {step_id, parent_id}
-    chosen = [row for row in _step_rows(cursor, [trajectory_id], with_parent) if row["step_id"] == step_id]
-    _fill(cursor, [trajectory_id], chosen)
-    return _public(chosen[0])
+    return next(row for row in _step_rows(cursor, [trajectory_id], with_parent) if row["step_id"] == step_id)
 
 
 _CHILD = """

@@ -76,11 +76,13 @@ def untrained_note() -> None:
 @kit.live(1.0)
 def first_call(trajectory_uid: str) -> None:
     """Whether a call with this session key has arrived, and a link to the newest."""
-    table = state.service().pool.steps.page(View({"trajectory_uid": trajectory_uid}), order="created_at desc", limit=1)
-    if table.num_rows == 0:
+    steps = state.service().pool.steps
+    view = View({"trajectory_uid": trajectory_uid})
+    # Counted first: rows are read through libraries that take longer to import than an empty pool's page to draw.
+    if steps.count(view) == 0:
         st.html(f'<div class="cs-wait">{dot_label("Waiting for the first call with this key", "")}</div>')
         return
-    step = table.to_pylist()[0]
+    step = steps.page(view, order="created_at desc", limit=1).to_pylist()[0]
     tone: Tone = "good" if step["status"] == "ok" else "bad"
     when = kit.ago(step["created_at"], time.time())
     st.html(

@@ -75,9 +75,11 @@ def show_messages(step: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], p
     ``steps`` are the trajectory's, without messages; the parent and the first child are read with messages.
     """
     uid = step["step_uid"]
-    parent = pool.steps.get(step["parent_step_uid"]) if step.get("parent_step_uid") else None
+    # All of the parent's messages are needed only to compare them, where ingest has not counted the shared ones.
+    read_parent = pool.steps.turn if step["n_shared_messages"] is not None else pool.steps.get
+    parent = read_parent(step["parent_step_uid"]) if step.get("parent_step_uid") else None
     children = [other["step_uid"] for other in steps if other.get("parent_step_uid") == uid]
-    entries = delta(step, parent=parent, later=[pool.steps.get(child) for child in children[:1]])
+    entries = delta(step, parent=parent, later=[pool.steps.get(child, tokens=False) for child in children[:1]])
     if (edit := pool.edits.current(uid)) is not None:
         entries += edited_answer(edit.message, edit.author)
     components.messages_view(uid=str(step["step_uid"]), entries=entries, key="step-messages")

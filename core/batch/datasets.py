@@ -62,7 +62,8 @@ def freeze_version(
         redaction: what is removed from it.
         texts: how token ids are spelled, for redaction.
         templates: tokenizer hash -> hash of the chat template that goes with it, where known.
-        progress: called while redaction goes through the trajectories.
+        progress: called while redaction goes through the trajectories, when the snapshot is read, before the version
+            is written and before it is committed. What it raises ends the freeze, and nothing is stored.
 
     Returns:
         the version: name, version_uid, content_hash, counts, view, recipe, redaction, provenance.
@@ -76,6 +77,9 @@ def freeze_version(
         recipe = recipe.model_copy(update={"rewards": pool.rewards.resolve(recipe.rewards)})
     snapshot = pool.versions.snapshot(view, channel=recipe.channel, value_model=recipe.value_model)
     members, edits, redaction_head = snapshot.rows, snapshot.edits, None
+    report_progress = progress or _no_progress
+    n_trajectories = pc.count_distinct(members["trajectory_id"]).as_py()
+    report_progress(0, n_trajectories)
     if redaction is not None:
         redacted = redact(pool.training, pool.screening, members, redaction, texts, progress)
         members = _redacted(members, redacted)
@@ -99,7 +103,19 @@ def freeze_version(
         "author": author,
         "note": note,
     }
-    return pool.versions.store(head, members, snapshot.source_rewards, snapshot.values, edits)
+    report_progress(n_trajectories, n_trajectories)
+    return pool.versions.store(
+        head,
+        members,
+        snapshot.source_rewards,
+        snapshot.values,
+        edits,
+        before_commit=lambda: report_progress(n_trajectories, n_trajectories),
+    )
+
+
+def _no_progress(done: int, total: int) -> None:
+    """Nobody follows."""
 
 
 def dry_run(

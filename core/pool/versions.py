@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,6 +168,8 @@ class Versions:
         source_rewards: pa.Table,
         values: pa.Table | None,
         edits: Sequence[Edit] = (),
+        *,
+        before_commit: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
         """Write a version in one transaction; returns it as ``get`` does.
 
@@ -177,6 +179,7 @@ class Versions:
             members: ``Snapshot.rows`` without dropped steps, with ``MASK_COLUMNS`` if redaction masked tokens.
             source_rewards, values: of the snapshot.
             edits: edited answers of members.
+            before_commit: called at the end of the transaction; what it raises rolls it back.
 
         Raises:
             Conflict: the name is taken, or a member was deleted meanwhile.
@@ -241,6 +244,8 @@ class Versions:
                 "UPDATE dataset_versions SET content_hash = ? WHERE version_id = ?",
                 [content_hash(cursor, number), number],
             )
+            if before_commit is not None:
+                before_commit()
             return _public(_head(cursor, uid))
 
     def all(self) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from functools import partial
 from urllib.parse import quote
 
@@ -11,10 +12,11 @@ import pytest
 
 from core.batch.datasets import freeze_version
 from core.batch.plan import plan
-from core.batch.recipe import Recipe
+from core.batch.recipe import Recipe, parse_recipe
 from core.pool.query.members import MemberFilter
 from core.pool.sql.check import _functions
 from core.types import Annotation, View
+from studio.kit.jobs import Cancelled
 from studio.widgets.sql.functions import FUNCTIONS
 from studio.widgets.sql.result import LINK, chart_figure
 from tests.conftest import eventually
@@ -25,11 +27,24 @@ def say(service, kind: str, value, uid: str, author: str = "anna", source: str =
     service.pool.labels.annotate([Annotation(kind, value, author, source, 1.0, trajectory_uid=uid)])
 
 
-def freeze(open_page, name: str, **params):
+def press_freeze(open_page, name: str, **params):
     page = open_page("datasets", tab="freeze", **params)
     assert page.failures == []
     next(box for box in page.app.text_input if box.label == "Name").set_value(name)
     next(button for button in page.app.button if button.label == "Freeze").click().run()
+    return page
+
+
+def freeze(open_page, name: str, **params):
+    """Freeze a version and wait until the page shows it: it is written beside the page."""
+    page = press_freeze(open_page, name, **params)
+
+    def shown() -> bool:
+        if page.app.query_params.get("version") != [name]:
+            page.app.run()
+        return page.app.query_params.get("version") == [name]
+
+    eventually(shown)
     assert page.failures == []
     return page
 
@@ -105,10 +120,69 @@ def test_a_redaction_is_tried_before_it_is_frozen(filled, open_page):
 
 def test_a_taken_name_is_refused_in_words(filled, open_page):
     freeze(open_page, "one")
-    page = open_page("datasets", tab="freeze")
-    next(box for box in page.app.text_input if box.label == "Name").set_value("one")
-    next(button for button in page.app.button if button.label == "Freeze").click().run()
-    assert any("one" in failure or "cs-callout" in failure for failure in page.failures)
+    page = press_freeze(open_page, "one")
+
+    def refused() -> bool:
+        page.app.run()
+        return any("one" in failure or "cs-callout" in failure for failure in page.failures)
+
+    eventually(refused)
+
+
+def test_freezing_can_be_cancelled(filled, open_page):
+    """While the version waits for the pool's writer, the page answers; once cancelled, nothing of it is stored."""
+    holding, release = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with filled.pool._db.write():
+            holding.set()
+            release.wait(60)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert holding.wait(30)
+        page = press_freeze(open_page, "one")
+        assert page.failures == []
+        assert "of 13 trajectories" in str([bar.proto.text for bar in page.app.get("progress")])
+        assert next(button for button in page.app.button if button.label == "Freeze").disabled
+        page.app.button(key="freeze-cancel").click().run()
+    finally:
+        release.set()
+        writer.join()
+
+    def ended() -> bool:
+        page.app.run()
+        return "Freezing was cancelled; nothing was stored." in page.html
+
+    eventually(ended)
+    assert page.failures == [] and filled.pool.versions.all() == []
+    freeze(open_page, "one")
+    assert filled.pool.versions.verify("one")
+
+
+def test_a_freeze_that_is_stopped_anywhere_stores_nothing(filled):
+    """Stopped at its first report, its second and so on, until it is no longer stopped."""
+    recipe, n_stopped = parse_recipe({"algorithm": "grpo"}), 0
+    while True:
+        reports = iter([None] * n_stopped)
+
+        def stop(done: int, total: int, reports=reports) -> None:
+            if next(reports, StopIteration) is StopIteration:
+                raise Cancelled("stopped")
+
+        try:
+            freeze_version(filled.pool, "one", View(), recipe, author="anna", progress=stop)
+        except Cancelled:
+            n_stopped += 1
+            assert filled.pool.versions.all() == []
+            with filled.pool._db.read() as cursor:
+                tables = ("dataset_steps", "dataset_rewards", "dataset_versions")
+                counts = [cursor.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0] for name in tables]
+            assert counts == [0, 0, 0]
+        else:
+            break
+    assert n_stopped == 3 and filled.pool.versions.verify("one")
 
 
 def test_a_policy_is_previewed_then_adopted(filled, open_page):

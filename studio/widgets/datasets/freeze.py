@@ -16,10 +16,13 @@ from studio import kit, state
 from studio.kit.filters import active_filters, filter_panel
 from studio.kit.url_choices import list_choice
 from studio.widgets.datasets import dry_run
+from studio.widgets.datasets.freeze_job import FreezeJob, show_freezing
 from studio.widgets.plans.current_plan import counts_now, plan_counts
 from studio.widgets.plans.group_credit import group_recipe
 
 ACTIONS = {"mask": "Mask the tokens", "drop": "Drop the step"}
+JOB = "freeze-job"
+"""Key of the session state."""
 UNREADABLE = {"drop": "Drop the step", "keep": "Keep the step"}
 
 
@@ -75,7 +78,9 @@ def freeze_form(view: View, recipe: Recipe, n_steps: int) -> None:
             help="The text is unknown when the tokenizer of the step is not available",
         )
         with st.container(horizontal=True, gap="small"):
-            pressed = st.form_submit_button("Freeze", type="primary", icon=":material/ac_unit:", disabled=n_steps == 0)
+            pressed = st.form_submit_button(
+                "Freeze", type="primary", icon=":material/ac_unit:", disabled=n_steps == 0 or is_freezing()
+            )
             tried = st.form_submit_button(
                 "Try the redaction",
                 icon=":material/search:",
@@ -95,32 +100,48 @@ def freeze_form(view: View, recipe: Recipe, n_steps: int) -> None:
             raise InvalidInput("A dry run needs a rule.", field="redact", hint="Choose rules, or enter a pattern.")
         else:
             dry_run.run(view, recipe, redaction)
+    if (job := st.session_state.get(JOB)) is not None:
+        show_frozen(job)
     dry_run.show(view, recipe)
 
 
+def is_freezing() -> bool:
+    """Whether this browser's last version is being frozen."""
+    job: FreezeJob | None = st.session_state.get(JOB)
+    return job is not None and job.running
+
+
 def freeze(name: str, view: View, recipe: Recipe, parent: str | None, note: str, redaction: Redaction | None) -> None:
-    """Freeze a version and open it."""
+    """Start to freeze a version, beside the page."""
     from core.api.data import templates
 
-    service = state.service()
-    bar = st.progress(0.0, "Freezing…")
-
-    def report(done: int, total: int) -> None:
-        bar.progress(done / total if total else 1.0, f"{done:,} of {total:,}")
-
-    head = freeze_version(
-        service.pool,
-        name.strip(),
-        view,
-        recipe,
-        author=state.author(),
-        parent=parent,
-        note=note.strip() or None,
-        redaction=redaction,
-        texts=texts_of(service.settings.local_model_dir),
-        templates=templates(service.settings),
-        progress=report,
+    service, author = state.service(), state.author()
+    st.session_state[JOB] = FreezeJob(
+        lambda report: freeze_version(
+            service.pool,
+            name.strip(),
+            view,
+            recipe,
+            author=author,
+            parent=parent,
+            note=note.strip() or None,
+            redaction=redaction,
+            texts=texts_of(service.settings.local_model_dir),
+            templates=templates(service.settings),
+            progress=report,
+        )
     )
+    if is_freezing():
+        # The button was drawn before the job began.
+        st.rerun()
+
+
+def show_frozen(job: FreezeJob) -> None:
+    """The job's progress or error; when its version is stored, open it."""
+    if (head := job.head) is None:
+        show_freezing(job)
+        return
+    del st.session_state[JOB]
     st.toast(f"Frozen: {kit.escape_markdown(head['name'])}, {head['n_steps']:,} steps", icon=":material/ac_unit:")
     state.set_view(View())
     state.set_query(tab=None, version=head["name"])

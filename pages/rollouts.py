@@ -35,7 +35,7 @@ def rollouts_page() -> None:
     running = host.status(run)["progress"]["in_progress"]
     st.session_state["rollout-running"] = running
     kit.live(LIVE_S if running else IDLE_S)(live_part)(run)
-    kit.section("Attempts", "a click shows checks, output and changed files")
+    kit.section("Attempts", "select a row to see its checks, output and changed files")
     attempts_table(run.attempts())
     if (attempt := chosen(run)) is not None:
         attempt_detail(run, attempt)
@@ -56,7 +56,7 @@ def live_part(run: Run) -> None:
         st.rerun()
     run_figures(status)
     run_buttons(run, status)
-    kit.section("Tasks", "a tile for each attempt: green solved, red not, orange without a score, dashed not ended")
+    kit.section("Tasks", "one tile per attempt: green solved, red failed, orange unscored, dashed not finished")
     tiles(run, run.attempts())
 
 

@@ -11,7 +11,7 @@ from studio import lifecycle
 # Before the imports below, which the thread that opens the service makes too.
 lifecycle.wait_until_open()
 
-from studio import state  # noqa: E402
+from studio import components, state  # noqa: E402
 from studio.frame.sidebar import pool_summary  # noqa: E402
 from studio.kit import error_boundary, short_uid  # noqa: E402
 from studio.login import admitted  # noqa: E402
@@ -43,6 +43,7 @@ def frame() -> None:
     if not admitted():
         return
     with st.sidebar:
+        components.sidebar_navigation()
         pool_summary()
     with error_boundary():
         current.run()

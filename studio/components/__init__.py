@@ -10,7 +10,7 @@ only the SQL editor's CodeMirror is bundled. Each function here takes data and r
     plain_text(text=…)
     training_rows(rows=…, most=…)
     transcript_view(uid=…, turns=studio.widgets.steps.transcript.transcript(…))
-    theme_choice(page=…, pages=…)
+    theme_choice(page=…, pages=…)              sidebar_navigation()
     sql_editor(text=…, tables=…, ran=…)             schema_list(tables=…, history=…)
     siblings(rows=…) -> {"what", "uid"} | None
     tree_canvas(…) -> node index | None        mask_canvas(…)        packed_rows(…) -> row index | None
@@ -25,6 +25,7 @@ from studio.components.views import (
     packed_rows,
     plain_text,
     siblings,
+    sidebar_navigation,
     theme_choice,
     timeline,
     token_view,
@@ -42,6 +43,7 @@ __all__ = [
     "plain_text",
     "schema_list",
     "siblings",
+    "sidebar_navigation",
     "sql_editor",
     "theme_choice",
     "timeline",

@@ -17,6 +17,9 @@ export default function (component) {
   save.href = URL.createObjectURL(new Blob([data.text], { type: "application/json" }))
   bar.append(element("span", "faint", data.label), element("span", "grow"), copy, save)
   const body = element("div", "body plain")
+  body.tabIndex = 0
+  body.setAttribute("role", "region")
+  body.setAttribute("aria-label", data.label)
   body.style.maxHeight = (data.height ?? 600) + "px"
   body.append(longText("pre", "", data.text))
   frame.replaceChildren(bar, body)

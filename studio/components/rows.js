@@ -11,7 +11,7 @@ export default function (component) {
   const order = new Map()
   for (const row of data.rows) {
     const line = element("button", "line" + (row.index === data.selected ? " on" : ""))
-    line.setAttribute("aria-label", `Row ${row.index}: ${row.n_tokens} of ${data.budget} tokens`)
+    line.title = `Row ${row.index}: ${row.n_tokens} of ${data.budget} tokens`
     line.dataset.row = row.index
     const name = element("span", "mono faint name", String(row.index))
     const track = element("span", "track")

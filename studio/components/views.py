@@ -254,6 +254,11 @@ def theme_choice(*, page: str, pages: Sequence[str], key: str) -> None:
     renderer("theme")(data={"page": page, "pages": list(pages), "version": THEME_VERSION}, key=key)
 
 
+def sidebar_navigation() -> None:
+    """Make the sidebar's entry of the open page remove the parameters of its address; draws nothing."""
+    renderer("navigation")(key="navigation")
+
+
 def training_rows(*, rows: Sequence[Mapping[str, Any]], most: float | None, key: str) -> None:
     """Rows of an export as text, what is in the loss marked by its advantage.
 

@@ -41,12 +41,12 @@ def test_a_run_from_the_form_to_a_changed_file(place: Any, watch: Any) -> None:
     studio, pack = place
     page = watch(f"{studio.url}/rollouts").page
     expect(page.get_by_text("No rollouts yet")).to_be_visible(timeout=2 * MINUTES_MS)
-    page.get_by_role("textbox", name="Its path").fill(str(pack / "nothing"))
+    page.get_by_role("textbox", name="Path of the pack").fill(str(pack / "nothing"))
     page.get_by_role("button", name="Start").click()
     expect(page.get_by_text("does not exist")).to_be_visible(timeout=2 * MINUTES_MS)
 
-    page.get_by_role("textbox", name="Its path").fill(str(pack))
-    page.get_by_role("spinbutton", name="Attempts of each task").fill("2")
+    page.get_by_role("textbox", name="Path of the pack").fill(str(pack))
+    page.get_by_role("spinbutton", name="Attempts per task").fill("2")
     page.get_by_role("button", name="Start").click()
     expect(page).to_have_url(re.compile(r"/rollouts\?run="), timeout=3 * MINUTES_MS)
     expect(page.locator(".cs-fig", has_text="Ended").locator(".v")).to_have_text("4 of 4", timeout=10 * MINUTES_MS)
@@ -75,7 +75,7 @@ def cancel_and_resume(page: Any, studio: Any) -> None:
     page.get_by_role("combobox", name="Agent").click()
     page.get_by_role("option", name="a command line").click()
     page.get_by_role("textbox", name="Command line").fill("sh -c 'sleep 3600' {prompt}")
-    page.get_by_role("spinbutton", name="Attempts of each task").fill("1")
+    page.get_by_role("spinbutton", name="Attempts per task").fill("1")
     page.get_by_role("button", name="Start").click()
     figure = page.locator(".cs-fig")
     running, state = (
@@ -100,7 +100,7 @@ def score_again(page: Any, studio: Any, run: Run) -> None:
     n_solved = sum(one.outcome == "solved" for one in run.attempts())
     assert n_solved > 0
     page.goto(f"{studio.url}/datasets?tab=rescore")
-    expect(page.get_by_text("Nothing was scored again")).to_be_visible(timeout=2 * MINUTES_MS)
+    expect(page.get_by_text("No re-scoring yet")).to_be_visible(timeout=2 * MINUTES_MS)
     page.get_by_role("textbox", name="Name").fill("strict")
     page.get_by_role("combobox", name="Verifier").click()
     page.get_by_role("option", name="one check for all").click()
@@ -127,4 +127,4 @@ def score_again(page: Any, studio: Any, run: Run) -> None:
 
     page.goto(f"{studio.url}/datasets?tab=rescore&rescore=strict")
     page.get_by_role("button", name="Discard").click()
-    expect(page.get_by_text("Nothing was scored again")).to_be_visible(timeout=2 * MINUTES_MS)
+    expect(page.get_by_text("No re-scoring yet")).to_be_visible(timeout=2 * MINUTES_MS)

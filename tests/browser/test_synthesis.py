@@ -47,8 +47,8 @@ def test_a_run_from_the_estimate_to_the_pack(place: Any, watch: Any) -> None:
     studio, folder = place
     page: Page = watch(f"{studio.url}/synthesis").page
     expect(page.get_by_text("No run yet")).to_be_visible(timeout=2 * MINUTES_MS)
-    page.get_by_role("spinbutton", name="Tasks to begin").fill("3")
-    page.get_by_role("spinbutton", name="Rows at a time").fill("1")
+    page.get_by_role("spinbutton", name="Tasks to start").fill("3")
+    page.get_by_role("spinbutton", name="Parallel rows").fill("1")
     page.get_by_role("textbox", name="Folder of seed lists").fill(str(folder / "seeds"))
     page.get_by_role("button", name="Estimate").click()
     expect(page.locator(".cs-fig", has_text="Calls").locator(".v")).to_have_text("15 – 33", timeout=MINUTES_MS)

@@ -22,7 +22,7 @@ def test_tasks_from_import_to_report(studio, watch):
     pack = packs.get(packs.entries()[0].version)
     make_run(RunStore(studio.data_dir / "rollouts"), packs, None, pack, SCORES)
 
-    page.get_by_placeholder("Words in id, query, tags, file names").fill("log errors")
+    page.get_by_placeholder("Search id, query, tags, file names").fill("log errors")
     page.keyboard.press("Enter")
     expect(page.get_by_text("1–4 of 4 tasks")).to_be_visible()
     expect(page).to_have_url(re.compile("q=log"))

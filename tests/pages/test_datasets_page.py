@@ -76,7 +76,7 @@ def test_freeze_then_label_then_compare_and_export(filled, open_page):
     assert page.failures == []
     counts = filled.pool.versions.diff("one", "two")["counts"]
     assert figure(page, "Changed") == str(counts["changed"]) and counts["changed"] > 0
-    assert figure(page, "Added") == "0" and "trajectory_quality" in page.html
+    assert figure(page, "Added") == "0" and "trajectory quality" in page.html
     sums = []
     for _ in range(2):
         page = open_page("datasets", version="one")
@@ -315,7 +315,7 @@ def test_a_plan_of_a_version_is_shown_as_it_was_frozen(filled, open_page):
 
 def test_score_again_then_adopt(filled, open_page):
     page = open_page("datasets", tab="rescore")
-    assert "Nothing was scored again" in page.html
+    assert "No re-scoring yet" in page.html
     next(box for box in page.app.selectbox if box.label == "Verifier").set_value("check")
     next(box for box in page.app.text_area if box.label == "Check as JSON").set_value("no JSON")
     next(button for button in page.app.button if button.label == "Score again").click().run()

@@ -56,7 +56,7 @@ def test_without_a_run_the_page_has_the_form(service, open_page):
     page = open_page("rollouts")
     assert page.failures == []
     assert "No rollouts yet" in page.html
-    assert [one.label for one in page.app.selectbox] == ["Task pack", "Tasks", "Agent", "Isolation, at least"]
+    assert [one.label for one in page.app.selectbox] == ["Task pack", "Tasks", "Agent", "Minimum isolation"]
 
 
 def test_a_run_with_its_attempts(stopped, open_page):
@@ -64,7 +64,7 @@ def test_a_run_with_its_attempts(stopped, open_page):
     assert page.failures == []
     figures = dict(re.findall(r'<div class="l">(.*?)</div><div class="v">(.*?)</div>', page.html))
     assert (figures["State"], figures["Ended"], figures["Solved"]) == ("stopped", "3 of 4", "1")
-    assert (figures["Mean score"], figures["Without score"]) == ("0.625", "1")
+    assert (figures["Mean score"], figures["Unscored"]) == ("0.625", "1")
     for kind, n in (("good", 1), ("bad", 1), ("warn", 1), ("open", 1)):
         assert page.html.count(f'<a class="{kind}"') == n
     labels = [button.label for button in page.app.button]

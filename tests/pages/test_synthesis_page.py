@@ -40,9 +40,9 @@ def test_without_a_run_the_page_has_the_form(service, open_page):
     assert "No run yet" in page.html
     assert [one.label for one in page.app.text_input] == [
         "Folder of seed lists",
-        "Model that writes",
+        "Task-writing model",
         "Judge",
-        "Model of the reference solutions",
+        "Solution model",
         "Embedding model",
     ]
 
@@ -89,7 +89,7 @@ def test_the_proof_of_a_checker(made, open_page):
         1,
         4,
     )
-    (least,) = [one for one in page.app.number_input if one.label == "Mutation score from"]
+    (least,) = [one for one in page.app.number_input if one.label == "Min mutation score"]
     least.set_value(0.75).run()
     assert len(page.app.dataframe[0].value) == 0
 

@@ -50,7 +50,7 @@ def test_an_empty_studio_offers_an_import(service, open_page):
     assert (entry.name, entry.n_tasks) == ("demo", 44)
     next(one for one in page.app.text_input if one.label == "Folder or file of tasks").set_value("no/path")
     button(page, "Import").click().run()
-    assert "no/path is not absolute" in page.html
+    assert "no/path is not an absolute path" in page.html
 
 
 def test_search_and_facets_narrow_the_list(service, pack, open_page):
@@ -73,7 +73,7 @@ def test_search_and_facets_narrow_the_list(service, pack, open_page):
         ("check", "def grade(transcript, workspace_path)"),
         ("rubric", "tone of the invitation"),
         ("attempts", "run-1:demo_001"),
-        ("edit", "A change makes a new version"),
+        ("edit", "Saving creates a new version"),
     ],
 )
 def test_a_task_s_tabs(service, pack, open_page, tab, wanted):

@@ -57,7 +57,7 @@ def make_run(
                     None if score is not None else "check: it broke",
                     score,
                     {"a": score},
-                    {"level": "strict"},
+                    {"level": "strict", "layer": "bubblewrap"},
                     2.0 + number,
                     1.0,
                     0.25,

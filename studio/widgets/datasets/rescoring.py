@@ -27,12 +27,12 @@ def rescore_tab() -> None:
     listed = host.all()
     left, right = st.columns([3, 7], gap="medium")
     with left:
-        kit.section("Score again", "uses the workspaces that rollouts kept")
+        kit.section("Score again", "uses the workspaces stored by rollouts")
         start_form(len(listed))
     with right:
         if not listed:
             kit.empty_state(
-                "Nothing was scored again",
+                "No re-scoring yet",
                 "Score a channel with another verifier. Rewards change only when you adopt the result.",
                 icon="rule",
             )

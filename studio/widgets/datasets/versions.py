@@ -23,6 +23,7 @@ from studio.widgets.plans.export_view import show_job
 CHANGES_PER_PAGE = 100
 ANY = "any"
 COMPARED = (*LABELS, *MASK_COLUMNS)
+MASKS = {"mask_starts": "redacted from token", "mask_ends": "redacted to token", "mask_id": "redacted with token id"}
 CHANGES = {"all": "All", "added": "Added", "removed": "Removed", "changed": "Changed"}
 Head = Mapping[str, Any]
 
@@ -136,11 +137,20 @@ def redaction_report(applied: Mapping[str, Any] | None) -> None:
         return
     kit.section("Redacted", f"a step with a match is {'masked' if applied['action'] == 'mask' else 'dropped'}")
     report = applied.get("report") or {}
-    kit.facts([(key, value) for key, value in report.items() if not isinstance(value, Mapping | list)])
+    kit.facts([(counted_name(key), value) for key, value in report.items() if not isinstance(value, Mapping | list)])
     for key, value in report.items():
         if isinstance(value, Mapping) and value:
-            st.html(kit.caption_html(key.replace("_", " ")))
+            st.html(kit.caption_html(counted_name(key)))
             bars([(str(name), int(n)) for name, n in value.items()])
+
+
+def counted_name(key: str) -> str:
+    """A count's name as words.
+
+    >>> counted_name("n_tokens_masked")
+    'tokens masked'
+    """
+    return key.removeprefix("n_").replace("_", " ")
 
 
 def export_section(head: Head) -> None:
@@ -214,7 +224,8 @@ def diff_tab() -> None:
         step_changes(difference, chosen)
     with right:
         kit.section("Changed labels", "number of steps")
-        bars(list(counts["by_label"].items())) if counts["by_label"] else st.caption("None.")
+        by_label = [(label_name(name), n) for name, n in counts["by_label"].items()]
+        bars(by_label) if by_label else st.caption("None.")
         recipe_differences(difference["recipe"], (a, b))
 
 
@@ -264,7 +275,7 @@ def step_changes(difference: Mapping[str, Any], chosen: tuple[str | None, str | 
         return
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         segmented_choice("Change", CHANGES, "change")
-        labels = {ANY: "any label", **{name: name.replace("_", " ") for name in counts["by_label"]}}
+        labels = {ANY: "any label", **{name: label_name(name) for name in counts["by_label"]}}
         list_choice("Changed label", labels, "label", width=190)
         st.session_state["diff-uid"] = chosen[2]
         st.text_input("uid", placeholder="part of a uid", key="diff-uid", on_change=_uid_typed, width=180)
@@ -282,7 +293,7 @@ def step_changes(difference: Mapping[str, Any], chosen: tuple[str | None, str | 
                 f"{kit.count(row['step_index'])}</a>",
                 reward_change(row),
                 "<br>".join(
-                    f"{kit.escape(name.replace('_', ' '))}: {label_text(old)} → {label_text(new)}"
+                    f"{kit.escape(label_name(name))}: {label_text(old)} → {label_text(new)}"
                     for name, (old, new) in row["labels"].items()
                     if name != "trajectory_reward"
                 ),
@@ -305,6 +316,11 @@ def reward_change(row: Mapping[str, Any]) -> str:
     if row["change"] == "removed" or old == new:
         return label_text(old)
     return f"{label_text(old)} → {label_text(new)}"
+
+
+def label_name(name: str) -> str:
+    """A frozen column as words."""
+    return MASKS.get(name, name.replace("_", " "))
 
 
 def label_text(value: Any) -> str:

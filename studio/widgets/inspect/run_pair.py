@@ -39,7 +39,7 @@ def run_pair_page(runs: Sequence[str]) -> None:
         state.set_query(runs=None, level="runs")
         st.rerun()
     if len(runs) != 2:
-        kit.empty_state("Select two runs", "Select two rows of the table of runs.", icon="compare")
+        kit.empty_state("Select two runs", "Select two runs in the list.", icon="compare")
         return
     if crumbs.button("Swap", icon=":material/swap_horiz:", key="swap", type="tertiary"):
         state.set_query(runs=[runs[1], runs[0]])
@@ -60,7 +60,7 @@ def run_pair_page(runs: Sequence[str]) -> None:
             price_input("$ per 1M prompt tokens", PROMPT)
             price_input("$ per 1M sampled tokens", SAMPLED)
         if given is None:
-            st.caption("Cost is unknown: a model has no list price. Give prices to see it.")
+            st.caption("Cost is unknown because a model has no list price. Enter prices to see it.")
 
 
 def comparison_table(made: RunComparison, runs: Sequence[str]) -> None:

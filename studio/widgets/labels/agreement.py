@@ -23,11 +23,13 @@ def reviewers_tab(view: View) -> None:
         level = list_choice("Level", {one: one for one in LEVELS}, "of", default="trajectory", width=150)
         reviewers = pool.agreement.reviewers(kind, level)
         names = [row["author"] for row in reviewers]
-        a = st.selectbox("Reviewer", names, index=0 if names else None, key=f"agree-a-{kind}-{level}", width=200)
-        rest = [name for name in names if name != a]
-        b = st.selectbox("and", rest, index=0 if rest else None, key=f"agree-b-{kind}-{level}-{a}", width=200)
-    if a is None or b is None:
-        kit.empty_state("Agreement needs two reviewers", f"So far {len(names)} labelled here.", icon="group")
+        if len(names) > 1:
+            a = st.selectbox("Reviewer", names, key=f"agree-a-{kind}-{level}", width=200)
+            rest = [name for name in names if name != a]
+            b = st.selectbox("and", rest, key=f"agree-b-{kind}-{level}-{a}", width=200)
+    if len(names) < 2:
+        who = "No reviewer has" if not names else f"Only {names[0]} has"
+        kit.empty_state("Agreement needs two reviewers", f"{who} set this label so far.", icon="group")
         return
     agreement = pool.agreement.between(a, b, kind, level, view)
     kit.figures(

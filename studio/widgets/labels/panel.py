@@ -200,13 +200,15 @@ def _reward(
 ) -> None:
     opinion = latest(annotations, target, AnnotationKind.REWARD)
     overlay = opinion is not None and opinion["value"] is not None
+    n_given = sum(one["kind"] == AnnotationKind.REWARD for one in annotations)
     with st.container(horizontal=True, gap="xsmall", vertical_alignment="bottom"):
         entered = st.number_input(
             "Reward",
             value=effective,
             placeholder="unscored",
             format="%.4g",
-            key=f"{key}-reward-{len(annotations)}",
+            # Another reward begins the input anew; other labels leave what is being typed.
+            key=f"{key}-reward-{n_given}-{effective}",
             help="A label overrides the captured reward and can be withdrawn.",
         )
         if st.button("Set", key=f"{key}-set", disabled=entered is None or entered == effective):

@@ -34,6 +34,7 @@ def attempts_table(attempts: Sequence[Attempt]) -> None:
         frame,
         key="attempts-table",
         height=HEADER_HEIGHT + ROW_HEIGHT * min(max(len(shown), 1), MOST_ROWS_SHOWN),
+        placeholder="",
         row_height=ROW_HEIGHT,
         hide_index=True,
         on_select="rerun",
@@ -79,10 +80,10 @@ def attempt_detail(run: Run, attempt: Attempt) -> None:
         kit.facts(
             [
                 ("Score", kit.number(attempt.score)),
-                ("Agent took", kit.seconds(attempt.wall_s)),
+                ("Agent time", kit.seconds(attempt.wall_s)),
                 ("Processor time", kit.seconds(attempt.cpu_s)),
                 ("Peak memory", kit.bytes_text(attempt.memory_bytes)),
-                ("Check took", kit.seconds(attempt.check_s)),
+                ("Check time", kit.seconds(attempt.check_s)),
                 ("Isolation", f"{level['level']} ({level['layer']})" if level else None),
                 ("Network", level.get("network")),
                 ("Model", run.settings.model),
@@ -132,7 +133,7 @@ def _value(value: Any) -> str:
 def _changes(attempt: Attempt) -> None:
     workspaces = state.service().rollouts.workspaces
     if attempt.workspace is None:
-        st.caption("No workspace is stored: the agent did not run to its end.")
+        st.caption("No workspace is stored: the agent did not finish.")
         return
     if not workspaces.has(attempt.workspace):
         gone = workspaces.removed().get(attempt.workspace)

@@ -33,7 +33,7 @@ def run_figures(status: Mapping[str, Any]) -> None:
     unscored = sum(done["outcomes"].get(name, 0) for name in ("crashed", "refused"))
     kit.figures(
         [
-            kit.Figure("State", done["state"], f"{status['workers']} at a time", _state_tone(done["state"])),
+            kit.Figure("State", done["state"], f"{status['workers']} in parallel", _state_tone(done["state"])),
             kit.Figure("Ended", f"{kit.count(done['n_done'])} of {kit.count(done['n_slots'])}", "attempts"),
             kit.Figure("Running", kit.count(done["n_running"]), f"{kit.count(done['n_waiting'])} waiting"),
             kit.Figure(
@@ -41,14 +41,14 @@ def run_figures(status: Mapping[str, Any]) -> None:
             ),
             kit.Figure("Mean score", kit.number(done["mean_score"]), f"of {kit.count(done['n_scored'])} scored"),
             kit.Figure(
-                "Without score",
+                "Unscored",
                 kit.count(unscored),
                 "crashed or refused",
                 "warn" if unscored else "",
                 "These trajectories stay unscored, which is not 0",
             ),
             kit.Figure("Lost", kit.count(done["outcomes"].get("lost", 0)), f"{kit.count(done['n_retries'])} retries"),
-            kit.Figure("An attempt takes", kit.seconds(done["mean_s"]), "agent and check"),
+            kit.Figure("Time per attempt", kit.seconds(done["mean_s"]), "agent and check"),
             kit.Figure("Time left", kit.seconds(done["eta_s"]), "estimated"),
         ],
         dense=True,
@@ -64,7 +64,7 @@ def run_buttons(run: Run, status: Mapping[str, Any]) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if done["state"] == "running":
             if st.button("Cancel", icon=":material/stop:", key="rollout-cancel", help="Running attempts are lost"):
-                with st.spinner("Ending the attempts…"):
+                with st.spinner("Stopping the attempts…"):
                     host.cancel(uid)
                 st.rerun()
             return

@@ -26,7 +26,9 @@ def start_form() -> None:
         with left:
             version = st.selectbox("Task pack", [*stored, PATH], format_func=lambda one: stored.get(one, one))
             path = st.text_input(
-                "Its path", placeholder="/absolute/path", help="Read when no stored pack is chosen; then it is stored"
+                "Path of the pack",
+                placeholder="/absolute/path",
+                help="Used if no stored pack is chosen. The pack is then stored",
             )
             split = st.selectbox("Tasks", [ANY_SPLIT, "train", "val"])
             tasks = st.text_input("Only these tasks", placeholder="ids, separated by commas")
@@ -40,18 +42,18 @@ def start_form() -> None:
                 help="For the agent “a command line”. Placeholders: {prompt}, {base_url}, {anthropic_base_url}, "
                 "{api_key}, {model}, {workspace}, {home}, {seed}",
             )
-            model = st.text_input("Model", placeholder="the only one that is served")
+            model = st.text_input("Model", placeholder="the engine's only model")
             channel = st.text_input("Channel", placeholder="the default channel")
         with right:
-            attempts = st.number_input("Attempts of each task", 1, 1024, 4)
+            attempts = st.number_input("Attempts per task", 1, 1024, 4)
             workers = st.number_input(
-                "At a time", 0, 512, 0, help="0: from free memory and the measured cost of the agent"
+                "Parallel attempts", 0, 512, 0, help="0: from free memory and the measured cost of the agent"
             )
-            seed = st.number_input("Seed", 0, 2**31 - 1, 0, help="Attempt n has this seed plus n")
+            seed = st.number_input("Seed", 0, 2**31 - 1, 0, help="Attempt n uses seed + n")
             isolation = st.selectbox(
-                "Isolation, at least",
+                "Minimum isolation",
                 LEVELS,
-                help="The best level of this machine is used; below this one, nothing runs",
+                help="The strongest level of this machine is used. The run does not start if that is below this one",
             )
         if not st.form_submit_button("Start", icon=":material/play_arrow:", type="primary"):
             return
@@ -70,7 +72,7 @@ def start_form() -> None:
     )
     try:
         if not pack:
-            raise InvalidInput("no pack is chosen", field="pack", hint="choose a stored pack, or write its path")
+            raise InvalidInput("no pack is chosen", field="pack", hint="choose a stored pack, or enter a path")
         with st.spinner("Checking pack, agent and sandbox…"):
             run = host.start(pack, wish)
     except StudioError as error:

@@ -113,15 +113,15 @@ def add_form(service: Service) -> None:
             help="Names or patterns, separated by commas: calls that name one of them go to this engine",
         )
         right.text_input(
-            "Variable of its key",
+            "Key variable",
             placeholder="none",
             key="engine-add-key",
-            help="Name of the environment variable of the studio that holds the engine's key. Keys are never stored.",
+            help="The studio's environment variable that holds the engine's API key. Keys are never stored.",
         )
         st.form_submit_button("Add", on_click=added, args=(service,))
     st.caption(
-        "Changes act at once in every gateway process and survive a restart (engines.json in the data folder). "
-        "Engines of the settings are changed there."
+        "Changes take effect at once in every gateway process and are kept after a restart (engines.json in the data "
+        "folder). Engines named by the settings can only be changed there."
     )
 
 

@@ -138,7 +138,7 @@ def retention_panel(service: Service) -> None:
     channels = list(service.pool.stats.totals()["by_channel"])
     channel = right.selectbox("Channel", [None, *channels], format_func=lambda one: one or "All", key="retention-in")
     if days is None and consumed is None:
-        st.caption("Give an age, a number of uses, or both. Trajectories must meet all conditions.")
+        st.caption("Enter an age, a number of uses, or both. Trajectories must meet all conditions.")
         return
     rule = Retention(older_than_days=days, consumed=consumed, channel=channel)
     counts = service.pool.retention.preview(rule)

@@ -28,7 +28,7 @@ def pack_view(run: SynthesisRun) -> None:
     if not tasks:
         kit.empty_state(
             "No task is ready",
-            "A task is ready when it passed every stage. The rows of the stages have the reasons.",
+            "A task is ready when it passed every stage. The rows of each stage show the reasons.",
             icon="inventory_2",
         )
         return
@@ -57,10 +57,10 @@ def pack_view(run: SynthesisRun) -> None:
 
 def _choice() -> Choice:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        mutation = st.number_input("Mutation score from", 0.0, 1.0, 0.0, 0.05, key="pack-mutation", width=170)
-        flaky = st.number_input("Flakiness up to", 0.0, 1.0, 1.0, 0.05, key="pack-flaky", width=150)
-        hard = st.number_input("Difficulty from", 0.0, 5.0, 0.0, 1.0, key="pack-hard", width=150,
-                               help="As the model that wrote the task says")  # fmt: skip
+        mutation = st.number_input("Min mutation score", 0.0, 1.0, 0.0, 0.05, key="pack-mutation", width=170)
+        flaky = st.number_input("Max flakiness", 0.0, 1.0, 1.0, 0.05, key="pack-flaky", width=150)
+        hard = st.number_input("Min difficulty", 0.0, 5.0, 0.0, 1.0, key="pack-hard", width=150,
+                               help="As rated by the model that wrote the task")  # fmt: skip
         band = st.toggle(
             f"Solve rate {BAND[0]:g} to {BAND[1]:g}",
             key="pack-band",
@@ -104,12 +104,13 @@ def _table(
         pd.DataFrame(lines).astype(dict.fromkeys(NUMBERS, "float64")),
         key="synthesis-pack",
         height=HEADER_HEIGHT + ROW_HEIGHT * min(len(lines), MOST_SHOWN),
+        placeholder="",
         row_height=ROW_HEIGHT,
         hide_index=True,
         column_config={
             "In the pack": c.CheckboxColumn(width=85),
             "Task": c.TextColumn(width=220),
-            "Difficulty": c.NumberColumn(width=80, help="As the model that wrote the task says, 1 to 5"),
+            "Difficulty": c.NumberColumn(width=80, help="As rated by the model that wrote the task, 1 to 5"),
             "Mutation score": c.NumberColumn(format="%.2f", width=105),
             "Flakiness": c.NumberColumn(format="%.2f", width=80),
             "Solution": c.NumberColumn(format="%.2f", width=75),

@@ -47,7 +47,7 @@ def _task(product: Mapping[str, Any]) -> None:
         )
         expected = product.get("expected_behavior") or product.get("expected_behaviors") or ""
         lines = [expected] if isinstance(expected, str) else list(expected)
-        kit.section("What a right result is", "hidden from the agent")
+        kit.section("Expected result", "hidden from the agent")
         st.code("\n".join([*map(str, lines), *map(str, product.get("verification_points") or ())]), language=None,
                 wrap_lines=True)  # fmt: skip
     with right:
@@ -71,7 +71,7 @@ def _novelty(product: Mapping[str, Any]) -> None:
         kit.section("This task")
         st.code(str(product["query"]), language=None, wrap_lines=True)
     with right:
-        kit.section("Nearest earlier task", str(product["nearest"] or "no task of the category came before"))
+        kit.section("Nearest earlier task", str(product["nearest"] or "no earlier task in this category"))
         if product["nearest_query"]:
             st.code(str(product["nearest_query"]), language=None, wrap_lines=True)
 

@@ -19,7 +19,7 @@ def prompts_view(run: SynthesisRun) -> None:
     name = list_choice("Prompt", labels, "prompt", label_visibility="collapsed")
     one = made[name]
     places = ", ".join(f"{{{{{place}}}}}" for place in sorted(known[name].places))
-    st.caption(kit.escape_markdown(f"Places for values: {places}. SHA-256 {one.sha256[:16]}…, stored with every row."))
+    st.caption(kit.escape_markdown(f"Placeholders: {places}. SHA-256 {one.sha256[:16]}…, stored with every row."))
     with st.form(f"prompt-{name}-{one.sha256[:12]}", border=False):
         text = st.text_area("Text", one.text, height=440, label_visibility="collapsed")
         with st.container(horizontal=True, gap="small"):
@@ -32,8 +32,7 @@ def prompts_view(run: SynthesisRun) -> None:
             run.write_prompt(name, None if restore else text)
             st.rerun()
     st.caption(
-        "A change holds from the next start or resumption on. Rows that were made stay as they are: run them again on "
-        "the page of their stage."
+        "A change applies from the next start or resume. Existing rows stay as they are; run them again in their stage."
     )
     if one.text != known[name].text:
         kit.section("Difference from the shipped text")

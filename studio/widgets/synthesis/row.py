@@ -21,7 +21,7 @@ def row_detail(run: SynthesisRun, stage: str, line: Mapping[str, Any], *, in_pro
     row = known.rows[stage, line["row"]]
     kit.section(f"{row.key} · {stage}", "product, reason and decisions")
     tone = "good" if line["passes"] else "bad"
-    word = "goes on" if line["passes"] else "goes no further"
+    word = "passed" if line["passes"] else "stopped"
     reason = f'<span class="q"> {kit.escape(row.reason)}</span>' if row.reason else ""
     st.html(f'<div class="cs-outcome"><span class="cs-tag {tone}">{word}</span>{reason}</div>')
     _buttons(run, stage, row, line["decision"], in_progress=in_progress)
@@ -42,21 +42,21 @@ def _buttons(run: SynthesisRun, stage: str, row: Row, decision: str | None, *, i
     with st.container(horizontal=True, gap="small"):
         _button(
             "Accept", "check", in_progress or decision == ACCEPTED or row.product is None,
-            lambda: run.decide(stage, row.key, ACCEPTED), "Later stages work on it, also if this one refused it",
+            lambda: run.decide(stage, row.key, ACCEPTED), "Later stages process it even if this one rejected it",
         )  # fmt: skip
         _button(
             "Reject", "block", in_progress or decision == REJECTED,
-            lambda: run.decide(stage, row.key, REJECTED), "Later stages leave it out",
+            lambda: run.decide(stage, row.key, REJECTED), "Later stages skip it",
         )  # fmt: skip
         if decision is not None:
             _button("Undo the decision", "undo", in_progress, lambda: run.decide(stage, row.key, None))
         _button(
             "Run again", "replay", in_progress, lambda: run.rerun(stage, row.key),
-            "It is made again, with new answers, when the run goes on",
+            "Generated again, with new answers, when the run resumes",
         )  # fmt: skip
         _button(
             "Run the stage again", "restart_alt", in_progress, lambda: run.rerun(stage),
-            "All rows of the stage are made again when the run goes on",
+            "All rows of the stage are generated again when the run resumes",
         )  # fmt: skip
 
 
@@ -99,4 +99,4 @@ def _edit(run: SynthesisRun, stage: str, row: Row, *, in_progress: bool) -> None
                     raise InvalidInput("the product is no JSON object", field="product", hint='{"name": value}')
                 run.edit(stage, row.key, product, now=state.service().clock())
                 st.rerun()
-    st.caption("A changed row goes on. Later stages make theirs again when the run goes on.")
+    st.caption("A changed row counts as passed. Later stages process it again when the run resumes.")

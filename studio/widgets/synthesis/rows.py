@@ -21,9 +21,9 @@ from studio.widgets.synthesis.row import row_detail
 MOST_SHOWN = 12
 NUMBERS = ("Mutation score", "Flakiness", "Solution", "Answers", "Similarity", "US dollars")
 KINDS = {
-    "passes": "goes on",
-    "stopped": "goes no further",
-    "waiting": "waits",
+    "passes": "passed",
+    "stopped": "stopped",
+    "waiting": "waiting",
     "edited": "edited",
 }
 SPECIAL = {
@@ -61,8 +61,8 @@ def _filtered(stage: str, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str
         )  # fmt: skip
         least, most = 0.0, 1.0
         if stage == CHECKER:
-            least = st.number_input("Mutation score from", 0.0, 1.0, 0.0, 0.05, key="synthesis-least", width=170)
-            most = st.number_input("Flakiness up to", 0.0, 1.0, 1.0, 0.05, key="synthesis-most", width=170)
+            least = st.number_input("Min mutation score", 0.0, 1.0, 0.0, 0.05, key="synthesis-least", width=170)
+            most = st.number_input("Max flakiness", 0.0, 1.0, 1.0, 0.05, key="synthesis-most", width=170)
     return [one for one in rows if (not kinds or any(_is(one, kind) for kind in kinds)) and _measured(one, least, most)]
 
 
@@ -88,8 +88,8 @@ def _table(stage: str, rows: Sequence[Mapping[str, Any]]) -> None:
         [
             {
                 "Row": one["row"],
-                "State": "waits" if one["waiting"] else one["state"],
-                "Goes on": one["passes"],
+                "State": "waiting" if one["waiting"] else one["state"],
+                "Passed": one["passes"],
                 "Decision": one["decision"] or ("edited" if one["edited"] else ""),
                 **{title: one[name] for name, title in special.items()},
                 "Reason": one["reason"] or "",
@@ -109,6 +109,7 @@ def _table(stage: str, rows: Sequence[Mapping[str, Any]]) -> None:
         frame,
         key=f"synthesis-table-{stage}",
         height=HEADER_HEIGHT + ROW_HEIGHT * min(max(len(rows), 1), MOST_SHOWN),
+        placeholder="",
         row_height=ROW_HEIGHT,
         hide_index=True,
         on_select="rerun",
@@ -116,22 +117,22 @@ def _table(stage: str, rows: Sequence[Mapping[str, Any]]) -> None:
         column_config={
             "Row": c.TextColumn(width=110),
             "State": c.TextColumn(width=70),
-            "Goes on": c.CheckboxColumn(width=70, help="Whether later stages work on it"),
+            "Passed": c.CheckboxColumn(width=70, help="Whether later stages process it"),
             "Decision": c.TextColumn(width=80, help="By a person"),
-            "Reason": c.TextColumn(width=330, help="Why its stage refused it"),
-            "What": c.TextColumn(width=330),
+            "Reason": c.TextColumn(width=270, help="Why its stage rejected it"),
+            "What": c.TextColumn(width=270),
             "Mutation score": c.NumberColumn(format="%.2f", width=105, help="Share of wrong results that score less"),
             "Flakiness": c.NumberColumn(format="%.2f", width=80, help="Share of runs that gave another score"),
             "Solution": c.NumberColumn(format="%.2f", width=75, help="Score of the reference solution"),
             "Answers": c.NumberColumn(width=70, help="Checkers until one held"),
-            "Similarity": c.NumberColumn(format="%.3f", width=80, help="Cosine with the nearest task before"),
+            "Similarity": c.NumberColumn(format="%.3f", width=80, help="Cosine with the nearest earlier task"),
             "Nearest": c.TextColumn(width=80),
             "Calls": c.NumberColumn(width=55),
             "US dollars": c.NumberColumn(format="%.4f", width=85, help="Empty: the price is not known"),
             "Seconds": c.NumberColumn(format="%.1f", width=75),
         },
     )
-    st.caption(f"{kit.counted(len(rows), 'row')}. A click shows one with what can be done about it.")
+    st.caption(f"{kit.counted(len(rows), 'row')}. Select a row to see it and its actions.")
     picked = event["selection"]["rows"]
     key = rows[picked[0]]["row"] if picked and picked[0] < len(rows) else None
     if key is not None and st.session_state.get("synthesis-picked") != (stage, key):

@@ -29,11 +29,11 @@ def run_figures(status: Mapping[str, Any]) -> None:
     unpriced = f"{kit.count(done['n_unpriced'])} calls without a price" if done["n_unpriced"] else ""
     kit.figures(
         [
-            kit.Figure("State", word, f"{kit.counted(status['workers'], 'row')} at a time", TONES.get(word, "")),
+            kit.Figure("State", word, f"{kit.counted(status['workers'], 'row')} in parallel", TONES.get(word, "")),
             kit.Figure("Ready", kit.count(done["n_ready"]), f"of {kit.counted(status['n_tasks'], 'task')} begun",
                        help="Tasks that passed every stage"),
             kit.Figure("Rows failed", kit.count(failed), "each with its reason"),
-            kit.Figure("Rows waiting", kit.count(waiting), "for the next work"),
+            kit.Figure("Rows waiting", kit.count(waiting), "to be processed"),
             kit.Figure("Calls", kit.count(done["n_calls"]), _of(status["max_calls"], kit.count)),
             kit.Figure("Tokens", kit.compact(done["n_tokens"]), _of(status["max_total_tokens"], kit.compact)),
             kit.Figure("US dollars", kit.DASH if unknown else f"{done['cost_usd']:.2f}",
@@ -45,7 +45,9 @@ def run_figures(status: Mapping[str, Any]) -> None:
     if status["error"]:
         kit.show_error(StudioError(status["error"], hint="The run can be resumed."))
     elif word == "stopped":
-        st.caption(kit.escape_markdown(f"It stopped: {done['state']}. Resume goes on; nothing is asked for twice."))
+        st.caption(
+            kit.escape_markdown(f"It stopped: {done['state']}. Resume continues; finished calls are not repeated.")
+        )
 
 
 def _of(limit: float | None, text: Any) -> str:
@@ -70,7 +72,7 @@ def stage_table(run: SynthesisRun, status: Mapping[str, Any]) -> None:
             )
         )
     html_table(
-        ("stage", "what it does", "made", "failed", "waiting", "decided by people", "a row takes"),
+        ("stage", "what it does", "made", "failed", "waiting", "manual decisions", "time per row"),
         lines,
         numeric=(2, 3, 4, 6),
     )
@@ -97,9 +99,9 @@ def run_buttons(run: SynthesisRun, status: Mapping[str, Any]) -> None:
             until = st.selectbox("Stop after", [ALL_STAGES, *names])
             st.caption("Budgets count from the beginning of the run.")
             budget = {
-                "max_calls": st.number_input("Most calls", 1, value=status["max_calls"]),
-                "max_total_tokens": st.number_input("Most tokens", 1, value=status["max_total_tokens"]),
-                "max_usd": st.number_input("Most US dollars", 0.01, value=status["max_usd"]),
+                "max_calls": st.number_input("Max calls", 1, value=status["max_calls"]),
+                "max_total_tokens": st.number_input("Max tokens", 1, value=status["max_total_tokens"]),
+                "max_usd": st.number_input("Max US dollars", 0.01, value=status["max_usd"]),
             }
             if st.form_submit_button("Resume", type="primary"):
                 _resume(run, None if until == ALL_STAGES else until, budget)

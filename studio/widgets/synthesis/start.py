@@ -38,7 +38,7 @@ def start_form() -> None:
         until = fields.pop("until")
         with st.container(horizontal=True, gap="small"):
             start = st.form_submit_button("Start", icon=":material/play_arrow:", type="primary")
-            dry = st.form_submit_button("Estimate", icon=":material/calculate:", help="Nothing is started or paid")
+            dry = st.form_submit_button("Estimate", icon=":material/calculate:", help="Nothing is started")
     if not start and not dry:
         return
     host = state.service().synthesis
@@ -56,24 +56,24 @@ def start_form() -> None:
 
 
 def _task_fields(route: str) -> dict[str, Any]:
-    made: dict[str, Any] = {"n_tasks": int(st.number_input("Tasks to begin", 1, 100_000, 10))}
+    made: dict[str, Any] = {"n_tasks": int(st.number_input("Tasks to start", 1, 100_000, 10))}
     if route == PERSONA:
         made["seeds"] = st.text_input(
             "Folder of seed lists",
-            placeholder="the shipped ones",
+            placeholder="built-in",
             help="personas.json, categories.json, operations.json; an absolute path",
         ).strip()
     else:
         made["skills"] = st.text_input(
             "Folder of skills",
-            placeholder="the shipped ones",
+            placeholder="built-in",
             help="A folder of folders with a SKILL.md, as OpenClaw and Claude Code have them; an absolute path",
         ).strip()
-    made["seed"] = int(st.number_input("Seed of the sampling", 0, 2**31 - 1, 0))
+    made["seed"] = int(st.number_input("Sampling seed", 0, 2**31 - 1, 0))
     made["until"] = st.selectbox(
         "Stop after",
         [ALL_STAGES, *(one.name for one in route_of(route).stages[:-1])],
-        help="To look at the rows of a stage before the next one begins",
+        help="Lets you review the rows of a stage before the next one starts",
     )
     return made
 
@@ -81,10 +81,10 @@ def _task_fields(route: str) -> dict[str, Any]:
 def _model_fields() -> dict[str, Any]:
     writer = "the model above"
     return {
-        "model": st.text_input("Model that writes", placeholder="the only one that is served").strip(),
+        "model": st.text_input("Task-writing model", placeholder="the engine's only model").strip(),
         "judge_model": st.text_input("Judge", placeholder=writer).strip(),
         "solver_model": st.text_input(
-            "Model of the reference solutions", placeholder=writer, help="It does not see the checker"
+            "Solution model", placeholder=writer, help="Writes the reference solutions; it does not see the checker"
         ).strip(),
         "embedding_model": st.text_input(
             "Embedding model", placeholder="none: TF-IDF of words", help="Its vectors are compared for novelty"
@@ -94,12 +94,12 @@ def _model_fields() -> dict[str, Any]:
 
 def _budget_fields() -> dict[str, Any]:
     return {
-        "max_calls": st.number_input("Most calls", 1, value=None, placeholder="no limit"),
-        "max_total_tokens": st.number_input("Most tokens", 1, value=None, placeholder="no limit"),
+        "max_calls": st.number_input("Max calls", 1, value=None, placeholder="no limit"),
+        "max_total_tokens": st.number_input("Max tokens", 1, value=None, placeholder="no limit"),
         "max_usd": st.number_input(
-            "Most US dollars", 0.01, value=None, placeholder="no limit", help="The prices of all models must be known"
+            "Max US dollars", 0.01, value=None, placeholder="no limit", help="The prices of all models must be known"
         ),
-        "workers": int(st.number_input("Rows at a time", 1, 64, 4)),
+        "workers": int(st.number_input("Parallel rows", 1, 64, 4)),
     }
 
 
@@ -107,20 +107,24 @@ def _check_fields() -> dict[str, Any]:
     first, second, third, fourth = st.columns(4, gap="medium")
     with first:
         made: dict[str, Any] = {
-            "novelty": st.number_input("Near-duplicate from", 0.0, 1.0, 0.9, 0.01, help="Cosine within a category"),
-            "min_difficulty": int(st.number_input("Lowest difficulty", 0, 5, 0, help="As the model says; 0: any")),
+            "novelty": st.number_input(
+                "Near-duplicate threshold", 0.0, 1.0, 0.9, 0.01, help="Cosine within a category"
+            ),
+            "min_difficulty": int(st.number_input("Min difficulty", 0, 5, 0, help="As rated by the model; 0: any")),
         }
     with second:
         made["min_mutation_score"] = st.number_input(
-            "Lowest mutation score", 0.0, 1.0, 0.5, 0.05, help="Share of wrong results that must score less"
+            "Required mutation score", 0.0, 1.0, 0.5, 0.05, help="Share of wrong results that must score less"
         )
-        made["n_mutants"] = int(st.number_input("Most mutants", 1, 1000, 8))
+        made["n_mutants"] = int(st.number_input("Max mutants", 1, 1000, 8))
     with third:
-        made["n_runs"] = int(st.number_input("Runs of a checker", 1, 1000, 10, help="To find scores that change"))
+        made["n_runs"] = int(
+            st.number_input("Runs per checker", 1, 1000, 10, help="Repeated to detect unstable scores")
+        )
         made["repair_rounds"] = int(st.number_input("Repair rounds", 0, 20, 3))
     with fourth:
         made["temperature"] = st.number_input("Temperature", 0.0, value=None, placeholder="the engine's")
-        made["isolation"] = st.selectbox("Isolation, at least", LEVELS)
+        made["isolation"] = st.selectbox("Minimum isolation", LEVELS)
     return made
 
 
@@ -129,9 +133,9 @@ def show_estimate(cost: Mapping[str, Any]) -> None:
     usd = None if cost["usd"] is None else _range(*(f"{one:.2f}" for one in cost["usd"]))
     kit.figures(
         [
-            kit.Figure("Calls", _range(*map(kit.count, cost["calls"])), "least and most"),
+            kit.Figure("Calls", _range(*map(kit.count, cost["calls"])), "minimum to maximum"),
             kit.Figure("Tokens", _range(*map(kit.compact, cost["tokens"])), "prompts and answers"),
-            kit.Figure("US dollars", usd or kit.DASH, "" if usd else "a price is not known"),
+            kit.Figure("US dollars", usd or kit.DASH, "" if usd else "a price is unknown"),
         ],
         dense=True,
     )

@@ -71,7 +71,7 @@ def search_box() -> str:
     text: str = st.text_input(
         "Search",
         key="tasks-search",
-        placeholder="Words in id, query, tags, file names",
+        placeholder="Search id, query, tags, file names",
         label_visibility="collapsed",
         icon=":material/search:",
         on_change=_searched,
@@ -177,7 +177,7 @@ def selected_bar(pack_listing: Listing, picked: set[str], matching: Sequence[str
     scope = f"{kit.count(len(picked))} selected" if picked else f"all {kit.count(len(matching))} matching"
     st.caption(f"Split of {scope}:", width="content")
     for split, label in (("train", "Train"), ("val", "Validation"), (None, "None")):
-        if st.button(label, key=f"tasks-split-{split}", type="tertiary", help="Makes a new version of the pack"):
+        if st.button(label, key=f"tasks-split-{split}", type="tertiary", help="Creates a new version of the pack"):
             with kit.error_boundary():
                 selection.clear(PICKED)
                 keep(with_splits(listing_of(pack_listing.pack).pack, chosen, split))

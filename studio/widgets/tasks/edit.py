@@ -18,7 +18,7 @@ ROLES = {"input_files": "Inputs", "checker_files": "Check", "solution_files": "R
 
 def edit_tab(pack: Pack, task: PackTask) -> None:
     """Fields on the left, one file on the right. Each is saved by its own button."""
-    st.caption("A change makes a new version of the pack. Runs and trajectories keep the version that they used.")
+    st.caption("Saving creates a new version of the pack. Runs and trajectories keep the version that they used.")
     left, right = st.columns(2, gap="medium")
     with left:
         fields_form(pack, task)

@@ -71,7 +71,7 @@ def findings_view(pack: Pack, findings: Sequence[Finding]) -> None:
     others = [one for one in findings if one.check != PAIRS]
     pairs = [one for one in findings if one.check == PAIRS]
     if not findings:
-        kit.empty_state("Nothing found", "No check of the lint has a finding.", icon="task_alt")
+        kit.empty_state("Nothing found", "The lint found no problem.", icon="task_alt")
         return
     if others:
         kinds = Counter(one.check for one in others)
@@ -123,4 +123,4 @@ def task_link(task_id: str) -> str:
     """A task's id as a link to its page, in the pack that is shown."""
     known = {"pack": state.query("pack"), "task": task_id}
     href = state.link("tasks", **{name: value for name, value in known.items() if value})
-    return f'<a href="{kit.escape(href)}" target="_self">{kit.escape(task_id)}</a>'
+    return f'<a class="id" href="{kit.escape(href)}" target="_self">{kit.escape(task_id)}</a>'

@@ -44,13 +44,13 @@ def import_form(prefix: str) -> None:
             placeholder="/path/to/tasks",
             help="The format is detected: docs/packs.md lists them",
         )
-        name = st.text_input("Name", placeholder="by default that of the folder")
+        name = st.text_input("Name", placeholder="default: the folder's name")
         if st.form_submit_button("Import", icon=":material/upload:", type="primary"):
             with kit.error_boundary():
+                if not path.strip():
+                    raise InvalidInput("No path is given.", field="path", hint="enter the folder or file of a pack")
                 if not Path(path.strip()).is_absolute():
-                    raise InvalidInput(
-                        f"{path.strip() or 'nothing'} is not absolute", field="path", hint="begin with /"
-                    )
+                    raise InvalidInput(f"{path.strip()} is not an absolute path.", field="path", hint="begin with /")
                 keep(read_pack(Path(path.strip())), name.strip())
     if DEMO_PACK.is_dir() and st.button("Load the demo pack", icon=":material/inventory_2:", key=f"{prefix}-demo"):
         keep(read_pack(DEMO_PACK), "demo")

@@ -111,9 +111,9 @@ def figures_of(total: Mapping[str, Any], above: float) -> None:
             kit.Figure("Missing as 0", *value_of(total["mean_missing_as_zero"]), help="0 where there is no score"),
             kit.Figure("Tasks solved", f"{total['n_correct']} of {total['n_tasks']}", sub=f"mean above {above:g}"),
             kit.Figure(
-                "With a score",
+                "Scored",
                 f"{total['n_scored']} of {total['n_attempts']}",
-                sub=unscored or "none is missing",
+                sub=unscored or "all scored",
                 tone="warn" if unscored else "",
             ),
             kit.Figure("Seconds", kit.number(wall["median"]), sub=f"p90 {kit.number(wall['p90'])}"),
@@ -140,7 +140,7 @@ def passes(rows: Sequence[Mapping[str, Any]]) -> None:
     """pass@k and pass^k."""
     if len(rows) < 2:
         return
-    kit.section("pass@k and pass^k", "one of k attempts solves the task; all of k do")
+    kit.section("pass@k and pass^k", "at least one of k attempts solves the task; all k attempts do")
     html_table(
         ("k", "tasks", "pass@k", "pass^k"),
         [

@@ -112,7 +112,10 @@ class Labels:
         if target not in ("step", "trajectory"):
             raise InvalidInput("The target is 'step' or 'trajectory'.", field="target")
         number, text = opinions.encode_value(annotation.kind, annotation.value)
-        column = "s.step_id" if target == "step" else "NULL::BIGINT"
+        # A step comes once; a trajectory as often as the view has steps of it.
+        columns = (
+            "s.trajectory_id, s.step_id" if target == "step" else "DISTINCT s.trajectory_id, NULL::BIGINT AS step_id"
+        )
         with self._reader.resolved(cursor, view) as seen, reads.explained(view):
             condition = compile_view(seen)
             n = cursor.execute(
@@ -120,7 +123,7 @@ class Labels:
                 INSERT INTO annotations
                 SELECT ? + row_number() OVER (ORDER BY trajectory_id, step_id) - 1, ?, trajectory_id, step_id,
                     ?, ?, ?, ?, ?, ?, ?
-                FROM (SELECT DISTINCT s.trajectory_id, {column} AS step_id {source_sql(condition)})
+                FROM (SELECT {columns} {source_sql(condition)})
                 """,
                 [
                     first_id, action_id, annotation.kind, number, text, annotation.author, annotation.source,

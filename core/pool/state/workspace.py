@@ -18,7 +18,7 @@ TABLES = {
     "touched": "what the annotations of some actions are about: trajectory_id, step_id, kind",
     "scope": "the trajectories whose state is brought in line: trajectory_id",
     "target": "the steps whose state an action may change: step_id",
-    "live": "annotations that nobody has undone: the columns of ``annotations``",
+    "live": "annotations that nobody has undone: the columns of ``annotations`` in ``_LIVE``",
     "step_opinions": "the latest live opinion of each kind on a step, by step_id",
     "trajectory_opinions": "the same on a trajectory as a whole, by trajectory_id",
     "reported": "producers' reports on the trajectories in ``scope``: group, channel, agent, closed, reward, outcome",
@@ -29,6 +29,7 @@ TABLES = {
 }
 """Temporary table -> its content."""
 
+_LIVE = "a.annotation_id, a.trajectory_id, a.step_id, a.kind, a.value_number, a.value_text, a.source"
 # The steps spoken of, and all steps of a trajectory whose own trainable label they may follow.
 _TARGET = """
 SELECT step_id FROM touched WHERE step_id IS NOT NULL
@@ -105,14 +106,16 @@ class Workspace:
     def live_in_scope(self) -> None:
         """``live``: all about the trajectories in ``scope`` and their steps."""
         self.fill(
-            "live", f"SELECT * FROM annotations SEMI JOIN scope USING (trajectory_id) WHERE action_id NOT IN ({UNDONE})"
+            "live",
+            f"SELECT {_LIVE} FROM annotations a SEMI JOIN scope USING (trajectory_id)"
+            f" WHERE a.action_id NOT IN ({UNDONE})",
         )
 
     def live_of_targets(self, kinds: Collection[str]) -> None:
         """``live``: of these kinds, about the steps in ``target`` and the trajectories in ``scope`` as such."""
         self.fill(
             "live",
-            f"SELECT a.* FROM annotations a WHERE a.kind IN (SELECT unnest(?::VARCHAR[]))"
+            f"SELECT {_LIVE} FROM annotations a WHERE a.kind IN (SELECT unnest(?::VARCHAR[]))"
             f" AND a.action_id NOT IN ({UNDONE}) AND (a.step_id IN (SELECT step_id FROM target)"
             " OR a.step_id IS NULL AND a.trajectory_id IN (SELECT trajectory_id FROM scope))",
             [sorted(kinds)],

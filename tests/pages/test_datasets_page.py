@@ -40,9 +40,9 @@ def freeze(open_page, name: str, **params):
     page = press_freeze(open_page, name, **params)
 
     def shown() -> bool:
-        if page.app.query_params.get("version") != [name]:
+        if dict(page.app.query_params).get("version") != name:
             page.app.run()
-        return page.app.query_params.get("version") == [name]
+        return dict(page.app.query_params).get("version") == name
 
     eventually(shown)
     assert page.failures == []

@@ -4,7 +4,7 @@
 
 Tasks, policy, reference trainer and their settings are those of ``claw-studio demo --learn``. Trainer, embedded engine,
 gateway process and studio run as in a user's deployment (``claw-studio serve`` with one gateway process) and are killed
-in turn with SIGKILL at random moments between the first and the last update; trainer and studio are started again. An
+in turn with SIGKILL at random moments from the start to the last update; trainer and studio are started again. An
 attempt that fails is repeated as another trajectory. Writes bench/results/learn_kills.json after each run; runs that it
 already holds are not made again.
 """

@@ -20,11 +20,14 @@ from core.types import View
 
 
 class _SameRows:
-    """``pool.training`` with cached candidate rows."""
+    """``pool.training`` that reads candidate rows, and what is asked for the same steps again, once."""
 
     def __init__(self, source: PlanSource) -> None:
         self._source = source
         self._rows: dict[str, pa.Table] = {}
+        self._rewards: dict[str, pa.Table] = {}
+        self._fields: dict[tuple[str, ...], tuple[Any, pa.Table]] = {}
+        self._hashes: tuple[np.ndarray, pa.Array] | None = None
 
     def plan_rows(self, view: View, *, channel: str) -> pa.Table:
         """The rows that were read first."""
@@ -34,16 +37,30 @@ class _SameRows:
         return self._rows[key]
 
     def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
-        return self._source.credit_fields(step_uids, fields)
+        """Those of the last steps that were asked for these fields are kept."""
+        if not isinstance(step_uids, pa.Array | pa.ChunkedArray):
+            return self._source.credit_fields(step_uids, fields)
+        key = tuple(sorted(fields))
+        known = self._fields.get(key)
+        if known is None or type(known[0]) is not type(step_uids) or not known[0].equals(step_uids):
+            known = self._fields[key] = (step_uids, self._source.credit_fields(step_uids, fields))
+        return known[1]
 
     def facts_hashes(self, step_ids: np.ndarray) -> pa.Array:
-        return self._source.facts_hashes(step_ids)
+        """Those of the last steps are kept."""
+        if self._hashes is None or not np.array_equal(self._hashes[0], step_ids):
+            self._hashes = (step_ids, self._source.facts_hashes(step_ids))
+        return self._hashes[1]
 
     def version_in_force(self, channel: str) -> int | None:
         return self._source.version_in_force(channel)
 
     def trajectory_rewards(self, policy: Any, *, channel: str) -> pa.Table:
-        return self._source.trajectory_rewards(policy, channel=channel)
+        """The rewards that were read first."""
+        key = f"{policy!r} {channel!r}"
+        if key not in self._rewards:
+            self._rewards[key] = self._source.trajectory_rewards(policy, channel=channel)
+        return self._rewards[key]
 
     def edits(self) -> list[Edit]:
         return self._source.edits()

@@ -26,6 +26,7 @@ from core.types import TokenSource
 
 ORIGINAL = "-original"
 """Follows an edit's uid in references to the captured answer."""
+EDIT_PREFIX = "edit-"
 _REFERENCE = re.compile(rf"({EDIT_UID.pattern})({ORIGINAL})?")
 _SAMPLED = ("logprobs", "teacher_logprobs", "value", "token_values", "temperature", "baseline")
 """Fields of a step that are about its sampled tokens."""
@@ -102,7 +103,9 @@ class Edits:
         Raises:
             NotFound: an edit was deleted with its trajectory.
         """
-        references = {uid: match[1] for uid in uids if uid.startswith("edit-") and (match := _REFERENCE.fullmatch(uid))}
+        references = {
+            uid: match[1] for uid in uids if uid.startswith(EDIT_PREFIX) and (match := _REFERENCE.fullmatch(uid))
+        }
         if not references:
             return {}
         wanted = pa.table({"uid": pa.array(sorted(set(references.values())), pa.string())})

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from core.pool.edits import Edit, Edits, captured_uids, edited_fields, edited_sequences, edited_step
+from core.pool.edits import EDIT_PREFIX, Edit, Edits, captured_uids, edited_fields, edited_sequences, edited_step
 from core.pool.query.creditfields import credit_fields, facts_hashes
 from core.pool.query.planrows import plan_rows
 from core.pool.query.viewreader import ViewReader
@@ -54,11 +55,12 @@ class TrainingData:
 
         A reference to an edit has the fields of the captured step, without those about its sampled tokens.
         """
-        uids = step_uids.to_pylist() if isinstance(step_uids, pa.Array | pa.ChunkedArray) else list(step_uids)
-        edits = self._edits.named(uids)
+        asked = step_uids if isinstance(step_uids, pa.Array | pa.ChunkedArray) else pa.array(step_uids, pa.string())
+        edits = self._edits.named(asked.filter(pc.starts_with(asked, EDIT_PREFIX)).to_pylist())
         with self._db.read() as cursor:
             if not edits:
                 return credit_fields(cursor, step_uids, fields)
+            uids = asked.to_pylist()
             table = credit_fields(cursor, captured_uids(uids, edits), fields)
         return edited_fields(table, uids, edits)
 

@@ -252,9 +252,9 @@ def test_no_text_becomes_a_script(shared_studio, browser) -> None:
 def test_a_trajectory_named_with_two_underscores_opens(hostile, watch) -> None:
     """SWE-bench's names have them, and Streamlit parts a component's events there."""
     watched = watch(f"{hostile.url}/inspect?{urlencode({'trajectory': UID})}")
-    rows = watched.page.locator("[data-testid=stBidiComponentRegular], [data-testid=stBidiComponentIsolated]").first
-    expect(rows).to_be_visible()
+    components = watched.page.locator("[data-testid^=stBidiComponent]").filter(visible=True)
+    expect(components.first).to_be_visible()
     watched.page.keyboard.press("j")
     expect(watched.page).to_have_url(re.compile("step="))
     watched.page.goto(f"{hostile.url}/inspect?{urlencode({'group': GROUP})}")
-    expect(watched.page.locator("[data-testid^=stBidiComponent]").first).to_be_visible()
+    expect(components.first).to_be_visible()

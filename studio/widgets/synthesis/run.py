@@ -72,7 +72,7 @@ def stage_table(run: SynthesisRun, status: Mapping[str, Any]) -> None:
             )
         )
     html_table(
-        ("stage", "what it does", "made", "failed", "waiting", "manual decisions", "time per row"),
+        ("Stage", "What it does", "Made", "Failed", "Waiting", "Manual decisions", "Time per row"),
         lines,
         numeric=(2, 3, 4, 6),
     )

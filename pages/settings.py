@@ -103,7 +103,7 @@ def folder(service: Service) -> None:
         )
         for part in provenance.folder_sizes(service.settings)
     ]
-    html_table(["Part", "Path", "Files", "Size"], rows, numeric=(2, 3))
+    html_table(["Part", "Path", "Files", "Size"], rows, numeric=(2, 3), wide=(1,))
 
 
 def trash(service: Service) -> None:

@@ -47,6 +47,8 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None =
         "Algorithm",
         names,
         index=names.index(recipe.algorithm),
+        # Without a key the labels, which follow the data, are part of the widget's identity: new data would close it.
+        key=f"algorithm-{recipe.algorithm}",
         format_func=lambda name: REGISTRY[name].title + (f" · needs {lacking[name]}" if name in lacking else ""),
         help="An algorithm that names a need can't run on these steps: none of the newest has what it needs.",
     )

@@ -389,7 +389,11 @@ def train(arguments: argparse.Namespace) -> int:
                     print(f"batch {batch.uid} was not acknowledged: {error}", file=sys.stderr)
             with timed(seconds, "sync"):
                 sync(trainer, run.weights(version), version, arguments.engine, arguments.patience)
-            batch.measure(update=update, metrics={name: seconds[name] for name in ("seconds_ack", "seconds_sync")})
+            try:
+                batch.measure(update=update, metrics={name: seconds[name] for name in ("seconds_ack", "seconds_sync")})
+            except Unreachable as error:
+                # Metrics would count twice if they were sent again after a lost answer; the run goes on without them.
+                print(f"two times of update {update} were not reported: {error}", file=sys.stderr)
             run.thin(arguments.keep)
             print(
                 json.dumps({"update": update, "version": version, "batch_uid": batch.uid, **metrics, **seconds}),

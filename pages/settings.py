@@ -96,14 +96,13 @@ def folder(service: Service) -> None:
     kit.section("Data folder", str(service.settings.data_dir.resolve()))
     rows = [
         (
-            kit.escape(part.name),
-            f'<span class="q">{kit.escape(part.path.name)}</span>',
+            f'{kit.escape(part.name)}<br><span class="q">{kit.escape(part.path.name)}</span>',
             kit.count(part.n_files),
             kit.bytes_text(part.n_bytes),
         )
         for part in provenance.folder_sizes(service.settings)
     ]
-    html_table(["Part", "Path", "Files", "Size"], rows, numeric=(2, 3), wide=(1,))
+    html_table(["Part", "Files", "Size"], rows, numeric=(1, 2))
 
 
 def trash(service: Service) -> None:

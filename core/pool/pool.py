@@ -70,7 +70,7 @@ class Pool:
     ) -> None:
         self._db = database
         self._writer = writer = Writer(database)
-        texts = TextSearch()
+        texts = TextSearch(None if database.path == ":memory:" else Path(database.path).parent)
         reader = ViewReader(database, texts)
         self.cache = cache = Cache(database, writer, reader, texts)
         self.file = PoolFile(database)

@@ -3,9 +3,9 @@
 Without it, the first page sorted by a column, or the first facets, waits for a million rows. ``warm`` reads the facet
 index, the columns and parts of the rows when the pool is opened. Later it brings the columns up to date: the change
 sets of a limited number of writes are kept, and an older column has to be read again. Then it makes the Bloom
-filters for text search (``query.trigrambloom``). When the pool is idle, ``warm`` also checkpoints the write-ahead log,
-so that bulk labels seldom have to. It changes no result. Memory is bounded by ``columncache.MAX_BYTES``,
-``textsearch.MAX_BYTES``, and the database's own limit for ``MAX_ROWS`` rows.
+filters for text search (``query.trigrambloom``), on disk where they are many. When the pool is idle, ``warm`` also
+checkpoints the write-ahead log, so that bulk labels seldom have to. It changes no result. Memory is bounded by
+``columncache.MAX_BYTES``, ``textsearch.MAX_BYTES``, and the database's own limit for ``MAX_ROWS`` rows.
 """
 
 from __future__ import annotations

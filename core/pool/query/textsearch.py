@@ -7,22 +7,30 @@ search, its next page and its facets read only the messages added since. A new t
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from cachetools import LRUCache
 
+from core.pool.query.bloomfile import BloomFile
 from core.pool.query.trigrambloom import WINDOW, TrigramBloom, hashes_of
 from core.pool.store.content import to_json
 from core.pool.store.database import Cursor, arrow, registered
 
+logger = logging.getLogger(__name__)
+
 MAX_ANSWERS = 4
 """Texts whose steps are cached; each takes 8 bytes per message and step found."""
+MERGED_BYTES = 12 << 20
+"""Bytes of Bloom filters that are merged and moved to disk together."""
 MAX_BYTES = 256 << 20
-"""Bytes for Bloom filters: enough for 2.6 GiB of messages. Later messages are searched without an index."""
+"""Bytes for Bloom filters in memory where the disk has no room for them: enough for 2.6 GiB of messages. Later messages
+are searched without an index."""
 AT_ONCE = 8 << 20
 """Bytes of messages that are indexed together, about."""
 READ_AT_ONCE = 64 << 20
@@ -115,20 +123,32 @@ class _StepMessages:
 
 
 class TextSearch:
-    """The text search index, and the steps of the latest searched texts. Thread-safe."""
+    """The text search index, and the steps of the latest searched texts. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        folder: where the index may write (``bloomfile``); None: the folder of temporary files.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
         self._lock = threading.Lock()
         self._known: LRUCache[str, _CachedText] = LRUCache(MAX_ANSWERS)
         self._step_messages = _StepMessages(0, np.zeros(0, np.int32), np.zeros(0, np.int32))
         self._making = threading.Lock()
         self._blooms: tuple[TrigramBloom, ...] = ()
+        self._n_merged = 0
+        self._folder = folder
+        self._file: BloomFile | None = None
+        self._can_merge = True
         self._messages_at_once = 256
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the Bloom filters and of the pairs of step and message."""
-        return sum(bloom.n_bytes for bloom in self._blooms) + self._step_messages.steps.nbytes * 2
+        """Bytes in memory of the Bloom filters and of the pairs of step and message."""
+        return self._unmerged_bytes + self._step_messages.steps.nbytes * 2
+
+    @property
+    def _unmerged_bytes(self) -> int:
+        return sum(bloom.n_bytes for bloom in self._blooms[self._n_merged :])
 
     def prepare(self, cursor: Cursor) -> bool:
         """Index the next messages, if there are enough; whether any were indexed. Some 50 ms of one core."""
@@ -136,7 +156,7 @@ class TextSearch:
             newest = cursor.execute(_NEWEST).fetchall()[0][0]
             after = self._blooms[-1].last if self._blooms else 0
             upto = after + self._messages_at_once
-            if newest < upto or self.n_bytes >= MAX_BYTES:
+            if newest < upto or self._unmerged_bytes >= MAX_BYTES:
                 return False
             messages = arrow(cursor, _BODIES, [after, upto])
             if not messages.num_rows:  # deleted, all of them
@@ -146,7 +166,21 @@ class TextSearch:
             n_messages = AT_ONCE * messages.num_rows // max(1, messages["body"].nbytes)
             self._messages_at_once = min(max(n_messages, 64), 1 << 16, 2 * self._messages_at_once)
             self._blooms = (*self._blooms, bloom)
+            if self._can_merge and self._unmerged_bytes >= MERGED_BYTES:
+                self._merge()
             return True
+
+    def _merge(self) -> None:
+        """Move the filters in memory to disk; if the disk has no room, they and later ones stay in memory."""
+        kept, recent = self._blooms[: self._n_merged], self._blooms[self._n_merged :]
+        try:
+            self._file = self._file or BloomFile(self._folder)
+            self._blooms = (*kept, self._file.merged(recent))
+        except OSError as error:
+            self._can_merge = False
+            logger.warning("text search: the index stays in memory, limited to %d MiB: %s", MAX_BYTES >> 20, error)
+        else:
+            self._n_merged += 1
 
     def steps(self, cursor: Cursor, text: str) -> pa.Table:
         """``step_id`` of the steps that brought a message with this text or answered with it; case is ignored.

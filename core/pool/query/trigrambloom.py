@@ -36,7 +36,8 @@ class TrigramBloom:
     """The filters of consecutive messages.
 
     Attributes:
-        bits: uint8 ``[BITS, windows / 8]``: for each hash, which windows have it.
+        bits: uint8 ``[BITS, windows / 8]``: for each hash, which windows have it. The number of windows is a multiple
+            of 8, so that filters can be put side by side; windows after the end of the messages have no bits.
         firsts: int64 ``[windows + 1]``: the message in which each window begins; at the end the last message.
         last: the greatest ``message_id``.
     """
@@ -55,6 +56,7 @@ class TrigramBloom:
                 one = pc.replace_substring(one, letter, plain)
             stream = _stream(one)
         n_windows = max(1, -(-stream.size // WINDOW))
+        n_windows += -n_windows % 8
         hashes = _hashes(stream, n_windows * WINDOW).reshape(n_windows, WINDOW)
         has = np.zeros((n_windows, BITS), bool)
         window = np.arange(n_windows, dtype=np.int64)[:, None] * BITS

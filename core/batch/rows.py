@@ -11,7 +11,7 @@ response keeps its loss; a step that doesn't continue any row of its trajectory 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from core.batch.ahead import ahead
 from core.batch.arrays import trajectory_ranges
 from core.batch.layout import TokenReader
 from core.batch.result import Plan
@@ -91,9 +92,18 @@ class Rows:
 
 
 def training_rows(plan: Plan, reader: TokenReader, *, merge: bool) -> Iterator[Rows]:
-    """The plan's rows in plan order, a bounded number of tokens at a time; trajectories are not split."""
+    """The plan's rows in plan order, a bounded number of tokens at a time; trajectories are not split.
+
+    The next are read in a thread while the caller works on those before.
+    """
+    ranges = list(trajectory_ranges(plan))
+    parts = _rows_of(ranges, plan, reader, merge=merge)
+    return parts if len(ranges) < 2 else ahead(parts)
+
+
+def _rows_of(ranges: Sequence[tuple[int, int]], plan: Plan, reader: TokenReader, *, merge: bool) -> Iterator[Rows]:
     token_level = "token_advantages" in plan.steps.column_names
-    for low, high in trajectory_ranges(plan):
+    for low, high in ranges:
         steps = plan.steps.slice(low, high - low)
         sequences = reader.sequences(plan.step_uids[low:high])
         trajectory, group = (steps[name].to_numpy().astype(np.int64) for name in ("trajectory", "group"))

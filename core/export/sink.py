@@ -1,17 +1,29 @@
-"""A file whose bytes are hashed and written by a separate thread while the next ones are encoded."""
+"""A file whose bytes are hashed and written by a separate thread while the next ones are encoded.
+
+The system is told to write to the disk as the file grows. Otherwise it would begin when the whole file is synced, and
+large exports would wait for the disk at their end.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import queue
 import threading
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import BinaryIO
+
+from core.durable import begin_sync
 
 BATCH_BYTES = 4 << 20
 """Bytes per batch for the thread."""
 BATCHES_WAITING = 3
 """Batches that may wait for the thread; then ``write`` blocks, if the encoder is faster than the disk."""
+
+LARGE_BYTES = 1 << 20
+"""Pieces of this size are hashed and written alone; smaller ones are put together first."""
+SYNC_BYTES = 32 << 20
+"""Bytes after which the system is told to write them to the disk."""
 
 Piece = bytes | memoryview
 
@@ -31,6 +43,7 @@ class Sink:
         self._batches: queue.Queue[list[Piece] | None] = queue.Queue(BATCHES_WAITING)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._n_stored = self._n_syncing = 0
         self.n_bytes = 0
         self.closed = False
 
@@ -83,9 +96,13 @@ class Sink:
         return self._digest.hexdigest()
 
     def _store(self, pieces: list[Piece]) -> None:
-        for piece in pieces:
+        for piece in _joined(pieces):
             self._digest.update(piece)
             self._file.write(piece)
+            self._n_stored += len(piece)
+        if self._n_stored - self._n_syncing >= SYNC_BYTES:
+            begin_sync(self._file, self._n_syncing, self._n_stored - self._n_syncing)
+            self._n_syncing = self._n_stored
 
     def _hand_over(self) -> None:
         self._refuse_after_error()
@@ -114,3 +131,18 @@ class Sink:
             self._batches.put(None)
             self._thread.join()
             self._thread = None
+
+
+def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """The pieces in order, small ones put together: each call of a hash or file waits for the interpreter's lock."""
+    small: list[Piece] = []
+    for piece in pieces:
+        if len(piece) < LARGE_BYTES:
+            small.append(piece)
+            continue
+        if small:
+            yield b"".join(small)
+            small = []
+        yield piece
+    if small:
+        yield b"".join(small)

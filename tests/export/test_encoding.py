@@ -24,7 +24,7 @@ from core.export.padded import Padded
 from core.export.prefixes import EncodedIds
 from core.export.prime_rl import _array_of, _n_batches, _number
 from core.export.sampled import Coded, Repeated, Responses
-from core.export.sink import BATCH_BYTES, Sink
+from core.export.sink import BATCH_BYTES, LARGE_BYTES, SYNC_BYTES, Sink
 from core.export.torch_file import Tensors, TorchFile, pickled
 
 EDGES = [0, 1, 127, 128, 255, 256, 65535, 65536, 151_935, 2**31 - 1]
@@ -273,3 +273,19 @@ def test_a_sink_hashes_and_writes_in_order_and_tells_of_errors():
     with pytest.raises(OSError, match="No space"), Sink(Full()) as sink:
         for piece in pieces:
             sink.write(piece)
+
+
+def test_a_large_file_is_what_was_written_into_its_sink(tmp_path):
+    """Pieces of all sizes, through the calls that begin to write to the disk while the file grows."""
+    import hashlib
+
+    rng = np.random.default_rng(0)
+    sizes = [1, LARGE_BYTES - 1, LARGE_BYTES, 7, BATCH_BYTES, 0, SYNC_BYTES, 3, SYNC_BYTES // 2, SYNC_BYTES]
+    pieces = [rng.bytes(size) for size in sizes]
+    path = tmp_path / "large"
+    with path.open("wb") as file, Sink(file) as sink:
+        for number, piece in enumerate(pieces):
+            sink.write(memoryview(piece) if number % 2 else piece)
+    whole = b"".join(pieces)
+    assert path.read_bytes() == whole
+    assert sink.sha256 == hashlib.sha256(whole).hexdigest()

@@ -67,8 +67,8 @@ def traffic() -> None:
     newest = f"newest {len(latency)} calls"
     kit.figures(
         [
-            kit.Figure("Calls per second", kit.number(rate["calls_per_s"], 1), "mean of 10 s"),
-            kit.Figure("Tokens per second", kit.compact(rate["tokens_per_s"]), "mean of 10 s"),
+            kit.Figure("Calls/s", kit.number(rate["calls_per_s"], 1), "mean of 10 s"),
+            kit.Figure("Tokens/s", kit.compact(rate["tokens_per_s"]), "mean of 10 s"),
             kit.Figure("Latency p50", kit.seconds(percentile(latency, 0.5)), newest, help="latency"),
             kit.Figure("Latency p95", kit.seconds(percentile(latency, 0.95)), newest, help="latency"),
             kit.Figure("In flight", kit.count(live["n_in_flight"]), "being answered"),

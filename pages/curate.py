@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from core.batch.leases import DEFAULT_CHANNEL
 from core.batch.plan import count_plan
@@ -14,7 +15,7 @@ from core.pool.query.columns import STEP_COLUMNS, TRAJECTORY_COLUMNS
 from core.types import Annotation, AnnotationKind, View
 from studio import kit, state
 from studio.frame.header import page_header
-from studio.kit import data_tables, selection
+from studio.kit import column_choice, data_tables, selection
 from studio.kit.figures import Tone
 from studio.kit.filters import active_filters, filter_panel, selected_values, view_hash
 from studio.kit.html_tables import dot_label, html_table
@@ -37,6 +38,8 @@ TABS = {
     "history": "History",
 }
 LEVELS = {"trajectory": "Trajectories", "step": "Steps"}
+# Level -> the level of Inspect that shares its choice of columns.
+LEVEL_OF = {"trajectory": "trajectories", "step": "steps"}
 # Level -> the columns that its table can be sorted by, and the order without a choice.
 ORDERS = {
     "trajectory": (tuple(TRAJECTORY_COLUMNS), "started_at desc"),
@@ -92,12 +95,13 @@ def curate_page() -> None:
     with right, kit.error_boundary():
         if view is None:
             return
-        with st.container(horizontal=True, vertical_alignment="center"):
+        head = st.container(horizontal=True, vertical_alignment="center")
+        with head:
             tab = segmented_choice("Tab", TABS, "tab")
             target = segmented_choice("Level", LEVELS, "level") if tab == "label" else ""
             active_filters(view, key="curate")
         if tab == "label":
-            label_tab(view, target)
+            label_tab(view, target, head)
         elif tab == "review":
             review_tab(view)
         elif tab == "distributions":
@@ -108,25 +112,30 @@ def curate_page() -> None:
             reviewers_tab(view)
 
 
-def label_tab(view: View, target: str) -> None:
-    """The action bar with its preview, above the table in which rows are selected."""
+def label_tab(view: View, target: str, head: DeltaGenerator) -> None:
+    """The action bar with its preview, above the table in which rows are selected; ``head`` gets the column choice."""
     pool = state.service().pool
     n_rows = pool.trajectories.count(view) if target == "trajectory" else pool.steps.count(view)
     if n_rows == 0:
         kit.empty_state("Nothing matches", "Remove a filter to see more.", icon="filter_alt_off")
         return
     picked = selection.selected_uids(target)
+    table = data_tables.trajectory_table() if target == "trajectory" else data_tables.step_table()
+    spec = column_choice.with_columns(table, LEVEL_OF[target])
+    columns, newest = ORDERS[target]
+    sorting = data_tables.Sorting.from_query(columns, newest, "sort")
+    with head:
+        st.space("stretch")
+        column_choice.table_settings(sorting, spec, LEVEL_OF[target])
     bar = st.container(border=True, key="action-bar")
     with st.container(key="curate-table"):
         slot = st.container()
         offset = data_tables.pagination(n_rows, key=f"curate-{target}-{view_hash(view)}", noun=LEVELS[target].lower())
         fetch = pool.trajectories if target == "trajectory" else pool.steps
-        spec = data_tables.trajectory_table() if target == "trajectory" else data_tables.step_table()
         with slot:
-            columns, newest = ORDERS[target]
-            sorting = data_tables.Sorting.from_query(columns, newest, "sort")
             rows = fetch.page(view, order=sorting.order, limit=data_tables.PAGE_SIZE, offset=offset)
-            key = f"curate-{target}-{view_hash(view)}-{sorting.order}-{offset}-{selection.epoch()}"
+            shown = f"{view_hash(view)}-{sorting.order}-{offset}-{selection.epoch()}-{'.'.join(spec.columns)}"
+            key = f"curate-{target}-{shown}"
             now_picked = data_tables.selectable_table(rows, spec, key=key, picked=picked, height=470, sorting=sorting)
     if now_picked != picked:
         selection.set_selected(target, now_picked)

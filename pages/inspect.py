@@ -27,6 +27,7 @@ from studio.widgets.labels.panel import Target, annotation_history, label_panel
 from studio.widgets.labels.reward_reason import show_reward_reason
 from studio.widgets.steps.transcript import shortened, transcript
 
+TASK_CHARS = 56
 TABS = {
     "messages": "Messages",
     "transcript": "Transcript",
@@ -113,7 +114,7 @@ def breadcrumbs(uid: str, summary: dict[str, Any]) -> None:
         state.set_query(trajectory=None, step=None, tab=None, group=group)
         st.rerun()
     st.html(f"<code title='{kit.escape(uid)}'>{kit.escape(uid)}</code>", width="content")
-    st.html(kit.caption_html(str(summary.get("prompt_preview") or "")[:90]))
+    st.html(kit.caption_html(data_tables.cut_text(str(summary.get("prompt_preview") or ""), TASK_CHARS)))
 
 
 def summary_row(summary: dict[str, Any]) -> None:

@@ -12,8 +12,8 @@ from studio.charts import theme
 
 TONES = {"acked": theme.GOOD, "leased": theme.SERIES[1], "released": theme.MUTED, "expired": theme.WARN}
 """State of a batch -> its colour."""
-
-
+FEW_BATCHES = 8
+"""The x axis has room for at least so many."""
 SYNC_LINES = 400
 """Maximum number of weight syncs drawn; more would be less than a pixel apart."""
 
@@ -95,6 +95,8 @@ def staleness(rows: Sequence[Mapping[str, Any]], *, height: int = 200) -> go.Fig
         yaxis_title="versions behind",
     )
     chart.update_layout(showlegend=True)
+    chart.update_xaxes(range=[0.5, max(len(known), FEW_BATCHES) + 0.5])  # one batch alone would be as wide as the chart
+    theme.integer_ticks(chart, 0, max(len(known), FEW_BATCHES))
     chart.update_yaxes(rangemode="tozero")
     return chart
 

@@ -17,11 +17,15 @@ from studio.kit.format import count, short_uid
 PAGE_SIZE = 50
 ROW_HEIGHT = 29
 HEADER_HEIGHT = 36
+ARROW_WIDTH = 16
 
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """The columns of a table: the one that holds the uid, the order, and the Streamlit configuration of each."""
+    """A table's columns: the one that holds the uid, those shown without a choice, and the configuration of all.
+
+    The first ones together fit a page that is 1440 pixels wide; ``column_choice`` offers the others.
+    """
 
     uid: str
     columns: Sequence[str]
@@ -33,9 +37,7 @@ def trajectory_table() -> TableSpec:
     c = st.column_config
     return TableSpec(
         "trajectory_uid",
-        ("prompt_preview", "trajectory_uid", "agent", "n_steps", "tokens", "reward", "findings", "quality", "complete",
-         "policy", "started_at", "run", "tags", "prompt_uid", "model", "channel", "outcome", "correct",
-         "difficulty", "trainable", "source", "ended_at", "n_notes"),
+        ("prompt_preview", "trajectory_uid", "agent", "n_steps", "reward", "findings", "started_at"),
         {
             "trajectory_uid": c.TextColumn("Trajectory", width=154),
             "prompt_uid": c.TextColumn("Prompt group", width=120),
@@ -53,7 +55,7 @@ def trajectory_table() -> TableSpec:
             "quality": c.TextColumn("Quality", width=66),
             "complete": c.CheckboxColumn("Complete", width=72),
             "policy": c.TextColumn("Policy", width=62, help="Policy versions, lowest to highest"),
-            "started_at": c.DatetimeColumn("Started", width=128, format="MMM D, HH:mm:ss"),
+            "started_at": c.DatetimeColumn("Started", width=114, format="MMM D, HH:mm:ss"),
             "tags": c.ListColumn("Tags", width=90),
             "outcome": c.TextColumn("Outcome", width=80),
             "findings": c.TextColumn("Findings", width=122, help="Findings of automatic checks"),
@@ -72,12 +74,12 @@ def group_table() -> TableSpec:
     c = st.column_config
     return TableSpec(
         "prompt_uid",
-        ("prompt_preview", "prompt_uid", "n_trajectories", "n_complete", "n_scored", "n_steps", "n_tokens",
-         "reward_mean", "reward_std", "reward_min", "reward_max", "success_rate", "zero_variance"),
+        ("prompt_preview", "prompt_uid", "n_trajectories", "n_scored", "n_steps", "reward_mean", "reward_std",
+         "success_rate", "zero_variance"),
         {
             "prompt_uid": c.TextColumn("Prompt group", width=130),
             "prompt_preview": c.TextColumn("Task", width=230),
-            "n_trajectories": c.NumberColumn("Trajectories", width=84),
+            "n_trajectories": c.NumberColumn("Trajectories", width=86),
             "n_complete": c.NumberColumn("Complete", width=70),
             "n_scored": c.NumberColumn("Scored", width=60),
             "n_steps": c.NumberColumn("Steps", width=56),
@@ -87,7 +89,7 @@ def group_table() -> TableSpec:
             "reward_min": c.NumberColumn("Min", width=52, format="%.3g"),
             "reward_max": c.NumberColumn("Max", width=52, format="%.3g"),
             "success_rate": c.ProgressColumn("Success", width=92, format="percent", min_value=0, max_value=1),
-            "zero_variance": c.CheckboxColumn("No variance", width=82, help="All rewards are equal"),
+            "zero_variance": c.CheckboxColumn("No variance", width=86, help="All rewards are equal"),
         },
     )  # fmt: skip
 
@@ -98,7 +100,7 @@ def run_table() -> TableSpec:
     return TableSpec(
         "run",
         ("run", "n_trajectories", "n_groups", "n_scored", "reward_mean", "success_rate", "n_steps_mean",
-         "n_tokens_mean", "error_rate", "policy", "agents", "started_at", "models", "n_steps", "ended_at"),
+         "n_tokens_mean", "error_rate", "started_at"),
         {
             "run": c.TextColumn("Run", width=190),
             "n_trajectories": c.NumberColumn("Trajectories", width=84, format="localized"),
@@ -119,7 +121,7 @@ def run_table() -> TableSpec:
             "agents": c.ListColumn("Agents", width=120),
             "models": c.ListColumn("Models", width=120),
             "n_steps": c.NumberColumn("Steps", width=62, format="localized"),
-            "started_at": c.DatetimeColumn("Started", width=128, format="MMM D, HH:mm:ss"),
+            "started_at": c.DatetimeColumn("Started", width=114, format="MMM D, HH:mm:ss"),
             "ended_at": c.DatetimeColumn("Ended", width=128, format="MMM D, HH:mm:ss"),
         },
     )  # fmt: skip
@@ -130,11 +132,7 @@ def step_table() -> TableSpec:
     c = st.column_config
     return TableSpec(
         "step_uid",
-        ("trajectory_uid", "step_index", "preview", "tool_names", "n_prompt_tokens",
-         "n_response_tokens", "reward", "quality", "trainable", "transition", "call_kind", "status",
-         "findings", "token_source", "finish_reason", "latency_s", "created_at", "step_uid", "correct", "staleness",
-         "difficulty", "policy_version", "agent", "run", "model", "engine", "prompt_uid", "channel", "source", "tags",
-         "n_notes", "trajectory_reward", "n_shared_tokens", "mismatch", "error"),
+        ("trajectory_uid", "step_index", "preview", "tool_names", "n_response_tokens", "reward", "findings"),
         {
             "step_uid": c.TextColumn("Step uid", width=164),
             "trajectory_uid": c.TextColumn("Trajectory", width=164),
@@ -142,7 +140,7 @@ def step_table() -> TableSpec:
             "preview": c.TextColumn("Answer", width=220),
             "tool_names": c.ListColumn("Tools", width=96),
             "n_prompt_tokens": c.NumberColumn("Prompt", width=64, format="localized"),
-            "n_response_tokens": c.NumberColumn("Response", width=70, format="localized"),
+            "n_response_tokens": c.NumberColumn("Response", width=74, format="localized"),
             "reward": c.NumberColumn("Reward", width=62, format="%.3g"),
             "quality": c.TextColumn("Quality", width=64),
             "trainable": c.CheckboxColumn("Trainable", width=70),
@@ -239,13 +237,13 @@ PREVIEW_CHARS = 34
 """Characters that fit a column of previews."""
 
 
-def cut_text(text: str) -> str:
-    """A text that fits a column of previews, with an ellipsis where it was cut.
+def cut_text(text: str, n: int = PREVIEW_CHARS) -> str:
+    """A text of at most ``n`` characters, with an ellipsis where it was cut; the default fits a column of previews.
 
     >>> cut_text("short"), len(cut_text("x" * 100))
     ('short', 34)
     """
-    return text if len(text) <= PREVIEW_CHARS else f"{text[: PREVIEW_CHARS - 1].rstrip()}…"
+    return text if len(text) <= n else f"{text[: n - 1].rstrip()}…"
 
 
 def first_and_more(names: Sequence[str] | None) -> str | None:
@@ -367,7 +365,9 @@ class Sorting:
         if shown is None:
             return dict(config)
         label = f"{config[shown].get('label') or shown} {'↓' if descending else '↑'}"
-        return {**config, shown: {**config[shown], "label": label}}
+        width = config[shown].get("width")
+        room = {"width": width + ARROW_WIDTH} if isinstance(width, int) else {}
+        return {**config, shown: {**config[shown], "label": label, **room}}
 
 
 POOL_NAMES = {"tokens": "n_unique_tokens", "policy": "policy_version_min"}

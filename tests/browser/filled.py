@@ -121,11 +121,12 @@ def named_runs() -> list[dict[str, Any]]:
     return steps
 
 
-def fill(data_dir: Path, client: StudioClient) -> None:
+def fill(data_dir: Path, client: StudioClient, *, odd: bool = True) -> None:
     """Add to a studio with the demo data: odd steps, runs, updates of a trainer, versions, a pack, a synthesis."""
-    client.submit(odd_steps())
+    if odd:
+        client.submit(odd_steps())
     client.submit(named_runs())
-    trained(client.base_url)
+    trained(client.base_url, first=2)  # the demo data ends at version 2
     view = {"view": {"filters": {"channel": "compared"}}, "recipe": {"algorithm": "sft", "channel": "compared"}}
     client.call("POST", "/api/v1/datasets", {"name": "whole", "author": "ada", **view})
     rules = {"rules": ["email"]}

@@ -89,6 +89,12 @@
     }
   });
 
+  for (const element of all.filter((one) => one.matches(".cs-fig .l, .cs-fig .v, .cs-fig .s") && shown(one))) {
+    const cell = element.closest(".cs-fig"), range = document.createRange();
+    range.selectNodeContents(element);
+    if (range.getBoundingClientRect().right > cell.getBoundingClientRect().right + 0.5) problems.push(`figure is cut: ${name(element)}`);
+  }
+
   const page = document.querySelector("[data-testid=stMain]");
   if (page && page.scrollWidth > page.clientWidth + 1) problems.push(`the page scrolls sideways: ${page.scrollWidth} px in ${page.clientWidth} px`);
   return [...new Set(problems)];

@@ -1,4 +1,5 @@
-"""Every page with data: axe-core in light and dark; no cut text or overlapping control at 1280, 1440 and 1920 pixels.
+"""Every page with data: axe-core in light and dark; no cut text, heading of a table or figure, no
+overlapping control at 1280, 1440 and 1920 pixels.
 
 Each page is loaded once; the browser then changes the colour scheme and the width. ``.ci/run`` puts axe-core into
 ``.cache/axe``; by hand, ``npm pack axe-core`` does.
@@ -25,7 +26,12 @@ pytestmark = pytest.mark.timeout(300)
 
 AXE = ROOT / ".cache" / "axe" / "axe.min.js"
 LAYOUT = (Path(__file__).parent / "page_checks.js").read_text(encoding="utf-8")
+HEADINGS = (Path(__file__).parent / "headings.js").read_text(encoding="utf-8")
 WIDTHS = (1280, 1440, 1920)
+WHOLE = 1440
+"""From this width on, a table shows all columns that nobody chose; a narrower one may scroll."""
+SCROLLS = ("sql", "synthesis?view=pack")
+"""Addresses whose tables have as many columns as the user asks for, or a text that ends with the table."""
 RUN = """
 () => axe.run(document, {resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']})
     .then((result) => result.violations.filter((one) => ['serious', 'critical'].includes(one.impact))
@@ -61,6 +67,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterat
 def watched(browser: Browser) -> Iterator[Watched]:
     """A browser page whose console is watched."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.add_init_script(HEADINGS)
     yield Watched(context.new_page())
     context.close()
 
@@ -99,9 +106,12 @@ def problems_of(watched: Watched, axe: str, address: str, act: Callable[[Page], 
         page.wait_for_timeout(300)
         problems += [f"{scheme}: {' | '.join(one)}" for one in page.evaluate(RUN) if is_ours(one)]
     for width in WIDTHS:
+        page.evaluate("forgetHeadings()")
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_timeout(400)
-        problems += [f"{width} px: {problem}" for problem in page.evaluate(LAYOUT)]
+        whole = width >= WHOLE and not any(f"/{path}" in address for path in SCROLLS)
+        found = [*page.evaluate(LAYOUT), *page.evaluate("whole => cutHeadings(whole)", whole)]
+        problems += [f"{width} px: {problem}" for problem in found]
     return problems + watched.problems
 
 

@@ -34,25 +34,34 @@ def attempt(
         rollout.reward = reward
 
 
-def trained(base_url: str) -> None:
-    """Two versions of a user's own trainer: it acknowledges a batch with metrics and reports the next version."""
+def trained(base_url: str, first: int = 0) -> None:
+    """Two versions of a user's own trainer: it acknowledges a batch with metrics and reports the next version.
+
+    ``first`` is the version that it begins with: not below one that the pool already has.
+    """
     with StudioClient(base_url) as studio:
-        studio.policy(0)
-        for version in (0, 1):
+        studio.policy(first)
+        for version in (first, first + 1):
             for group in range(2):
                 for k in range(2):
                     attempt(studio, version, "train", group, k, ["a", "b"], float((group + k) % 2))
                 attempt(
-                    studio, version, "val", group, 0, ["look", "wrong" if version == 0 else "right"], float(version)
+                    studio,
+                    version,
+                    "val",
+                    group,
+                    0,
+                    ["look", "wrong" if version == first else "right"],
+                    float(version > first),
                 )
-            if version == 0:
+            if version == first:
                 recipe = {"algorithm": "grpo", "n_rollouts": 2, "batch_size": 2}
                 wanted = {"consumer": "mine", "recipe": recipe, "view": {"filters": {"channel": "train"}}}
                 batch = studio.call("POST", "/api/v1/batches/fetch", wanted)["batch_uid"]
                 body = {"consumer": "mine", "update": 1, "metrics": {"entropy": 0.25, "seconds_train": 1.5}}
                 studio.call("POST", f"/api/v1/batches/{batch}/ack", body)
-                studio.policy(1, "sync_started")
-                studio.policy(1, "sync_finished")
+                studio.policy(first + 1, "sync_started")
+                studio.policy(first + 1, "sync_finished")
 
 
 def test_without_a_version_the_page_offers_the_demo(service, open_page):

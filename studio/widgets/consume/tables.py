@@ -95,7 +95,9 @@ def batch_table(rows: Sequence[Mapping[str, Any]]) -> None:
             "tokens": config.NumberColumn("Tokens", width=72, format="localized"),
             "recipe": config.TextColumn("Recipe", width=74),
             "policy": config.NumberColumn("Policy", width=48),
-            "stale": config.NumberColumn("Staleness", width=70, help="Versions behind, oldest step"),
+            "stale": config.NumberColumn(
+                "Staleness", width=70, help="Versions behind, oldest step; below 0: a later version sampled it"
+            ),
             "reward": config.NumberColumn("Reward", width=56, format="%.3g", help="Mean over steps"),
             "update": config.NumberColumn("Update", width=54),
             "leased": config.TextColumn("Leased", width=82),

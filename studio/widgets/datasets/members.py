@@ -10,7 +10,7 @@ import streamlit as st
 from core.batch.versions import member_rows
 from core.pool.query.members import MEMBER_COLUMNS, REWARDS, MemberFilter
 from studio import kit, state
-from studio.kit import data_tables
+from studio.kit import column_choice, data_tables
 from studio.kit.url_choices import list_choice
 
 PAGE = 50
@@ -27,9 +27,8 @@ def member_table() -> data_tables.TableSpec:
     c = st.column_config
     return data_tables.TableSpec(
         "step_uid",
-        ("place", "trajectory_uid", "step_index", "preview", "trajectory_reward", "reward", "trajectory_quality",
-         "quality", "trainable", "tags", "call_kind", "agent", "n_prompt_tokens", "n_response_tokens",
-         "n_masked_tokens", "policy_version", "trajectory_correct", "correct", "model", "prompt_uid", "step_uid"),
+        ("place", "trajectory_uid", "step_index", "preview", "trajectory_reward", "reward", "trainable",
+         "n_prompt_tokens", "n_response_tokens", "n_masked_tokens"),
         {
             "place": c.NumberColumn("Row", width=52, help="Place in the version, from 0", format="localized"),
             "trajectory_uid": c.TextColumn("Trajectory", width=164),
@@ -44,7 +43,7 @@ def member_table() -> data_tables.TableSpec:
             "call_kind": c.TextColumn("Kind", width=68),
             "agent": c.TextColumn("Agent", width=92),
             "n_prompt_tokens": c.NumberColumn("Prompt", width=64, format="localized"),
-            "n_response_tokens": c.NumberColumn("Response", width=70, format="localized"),
+            "n_response_tokens": c.NumberColumn("Response", width=74, format="localized"),
             "n_masked_tokens": c.NumberColumn("Masked", width=62, format="localized", help="Redacted tokens"),
             "policy_version": c.NumberColumn("Policy", width=56),
             "trajectory_correct": c.CheckboxColumn("Trajectory correct", width=112),
@@ -78,12 +77,14 @@ def member_section(head: Mapping[str, Any]) -> None:
     sorting = data_tables.Sorting.from_query(list(MEMBER_COLUMNS), "place asc", "m_order")
     page = min(data_tables.page_from_query(), -(-counts["n_steps"] // PAGE))
     rows = member_rows(pool, name, chosen, order=sorting.order, limit=PAGE, offset=(page - 1) * PAGE)
-    spec = member_table()
+    spec = column_choice.with_columns(member_table(), "members")
+    with st.container(horizontal=True, horizontal_alignment="right"):
+        column_choice.table_settings(sorting, spec, "members")
     columns = [one for one in spec.columns if one != "n_masked_tokens" or head["redaction"] is not None]
     uids = rows["step_uid"].to_pylist()
     # A table whose row was opened is mounted anew, so that the way back finds no selected cell.
     epoch = st.session_state.setdefault(EPOCH, 0)
-    key = f"members-{head['version_uid']}-{hash((chosen, sorting.order, page))}-{epoch}"
+    key = f"members-{head['version_uid']}-{hash((chosen, sorting.order, page, *columns))}-{epoch}"
     frame = data_tables.to_frame(rows)
     st.dataframe(
         data_tables.fitted(frame),

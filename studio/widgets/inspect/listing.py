@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import streamlit as st
 
@@ -15,8 +14,8 @@ from core.pool.runs import Runs
 from core.pool.steps import Steps
 from core.pool.trajectories import Trajectories
 from core.types import View
-from studio import kit, preferences, state
-from studio.kit import data_tables, selection
+from studio import kit, state
+from studio.kit import column_choice, data_tables, selection
 from studio.kit.filters import active_filters, apply_view, view_hash, with_filter
 from studio.kit.url_choices import segmented_choice
 
@@ -53,10 +52,10 @@ def listing(view: View) -> None:
         info = TABLES[level]
         sorting = data_tables.Sorting.from_query(info.orders, info.newest)
         order = sorting.order
-        spec = with_columns(info.table(), level)
+        spec = column_choice.with_columns(info.table(), level)
         st.space("stretch")
         bar = st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="pick-bar", width="content")
-        table_settings(sorting, spec, level)
+        column_choice.table_settings(sorting, spec, level)
     active_filters(view, key="inspect")
     lists: dict[str, Steps | Trajectories | PromptGroups | Runs] = {
         "trajectories": pool.trajectories,
@@ -120,61 +119,6 @@ def first_match(view: View, trajectory_uid: str) -> str | None:
     of_it = View({**view.filters, "trajectory_uid": trajectory_uid}, view.where)
     rows = state.service().pool.steps.page(of_it, order="step_index", limit=1).to_pylist()
     return str(rows[0]["step_uid"]) if rows else None
-
-
-def with_columns(spec: data_tables.TableSpec, level: str) -> data_tables.TableSpec:
-    """The table with the columns that this author chose, or its own columns."""
-    kept = preferences.read(f"columns.{level}")
-    if not isinstance(kept, list):
-        return spec
-    known = [name for name in kept if name in spec.config]
-    return replace(spec, columns=known or spec.columns)
-
-
-def table_settings(sorting: data_tables.Sorting, spec: data_tables.TableSpec, level: str) -> None:
-    """Choice of columns and order, in a popover."""
-    order = sorting.order
-    name, descending = sorting.first
-    labels = {name: title(spec, name) for name in spec.config}
-    with st.popover("Columns", icon=":material/view_column:"):
-        chosen = st.multiselect(
-            "Columns, in this order",
-            list(labels),
-            default=list(spec.columns),
-            format_func=labels.__getitem__,
-            key=f"columns-{level}-{'.'.join(spec.columns)}",
-        )
-        if chosen and chosen != list(spec.columns):
-            preferences.write(f"columns.{level}", chosen)
-            st.rerun()
-        if preferences.read(f"columns.{level}") is not None and st.button("Reset", key=f"columns-reset-{level}"):
-            preferences.write(f"columns.{level}", None)
-            st.rerun()
-        first = st.selectbox(
-            "Order by",
-            sorting.columns,
-            index=list(sorting.columns).index(name),
-            format_func=lambda one: labels.get(one, one),
-            key=f"order-{level}-{order}",
-        )
-        way = st.segmented_control(
-            "Direction",
-            ["desc", "asc"],
-            default="desc" if descending else "asc",
-            format_func={"desc": "Highest first", "asc": "Lowest first"}.__getitem__,
-            required=True,
-            label_visibility="collapsed",
-            key=f"way-{level}-{order}",
-        )
-        if (first, way == "desc") != (name, descending):
-            sorting.choose(first, descending=way == "desc")
-            st.rerun()
-
-
-def title(spec: data_tables.TableSpec, name: str) -> str:
-    """A column's heading."""
-    config: Any = spec.config.get(name) or {}
-    return str(config.get("label") or name)
 
 
 def selection_bar(view: View, level: str, info: Level, picked: set[str]) -> None:

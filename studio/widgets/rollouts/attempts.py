@@ -44,7 +44,7 @@ def attempts_table(attempts: Sequence[Attempt]) -> None:
             "Agent": c.NumberColumn(format="%.1f s", help="Duration of the agent"),
             "CPU": c.NumberColumn(format="%.1f s", help="Processor time of the agent; empty if it was killed"),
             "Check": c.NumberColumn(format="%.2f s", help="Duration of the verification"),
-            "Reason": c.TextColumn(width="large"),
+            "Reason": c.TextColumn(width=230),
         },
     )
     rows = event["selection"]["rows"]

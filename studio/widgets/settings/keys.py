@@ -37,12 +37,12 @@ def show_keys(service: Service) -> None:
         # Positions are remembered by the key, so another list has another key.
         key=f"keys-{len(rows)}-{n_valid}",
         column_config={
-            "key": config.TextColumn("Key", width=138),
-            "state": config.TextColumn("State", width=80),
-            "agent": config.TextColumn("Agent", width=110),
-            "trajectory": config.TextColumn("Trajectory", width=160),
-            "channel": config.TextColumn("Channel", width=70),
-            "made": config.DatetimeColumn("Created", width=130, format="MMM D, HH:mm:ss"),
+            "key": config.TextColumn("Key", width=120),
+            "state": config.TextColumn("State", width=74),
+            "agent": config.TextColumn("Agent", width=88),
+            "trajectory": config.TextColumn("Trajectory", width=146),
+            "channel": config.TextColumn("Channel", width=66),
+            "made": config.DatetimeColumn("Created", width=114, format="MMM D, HH:mm:ss"),
         },
     )["selection"]["rows"]
     valid = [shown[place] for place in chosen if place < len(shown) and is_valid(shown[place], service.clock())]
@@ -71,7 +71,7 @@ def line(row: dict[str, Any], now: float) -> dict[str, Any]:
         "key": key_id(row["key_sha256"]),
         "state": "revoked" if row["revoked_at"] is not None else "expired" if over else "in force",
         "agent": row["agent"],
-        "trajectory": kit.short_uid(row["trajectory_uid"], 22),
+        "trajectory": kit.short_uid(row["trajectory_uid"], 19),
         "channel": row["channel"],
         "made": datetime.fromtimestamp(row["at"], UTC),
     }

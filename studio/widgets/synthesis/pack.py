@@ -109,14 +109,14 @@ def _table(
         hide_index=True,
         column_config={
             "In the pack": c.CheckboxColumn(width=85),
-            "Task": c.TextColumn(width=220),
+            "Task": c.TextColumn(width=160),
             "Difficulty": c.NumberColumn(width=80, help="As rated by the model that wrote the task, 1 to 5"),
             "Mutation score": c.NumberColumn(format="%.2f", width=105),
             "Flakiness": c.NumberColumn(format="%.2f", width=80),
             "Solution": c.NumberColumn(format="%.2f", width=75),
             "Solve rate": c.NumberColumn(format="%.2f", width=80, help="Empty: no attempt has a score"),
             "Scored": c.NumberColumn(width=65, help="Attempts with a score, over all runs and models"),
-            "Query": c.TextColumn(width="large"),
+            "Query": c.TextColumn(width=235),
         },
     )
 

@@ -14,7 +14,7 @@ from core.synthesis.routes import route_of
 from core.synthesis.stages.checker import CHECKER
 from core.synthesis.stages.shared import DEDUP
 from studio import kit, state
-from studio.kit.data_tables import HEADER_HEIGHT, ROW_HEIGHT
+from studio.kit.data_tables import HEADER_HEIGHT, ROW_HEIGHT, cut_text
 from studio.kit.url_choices import segmented_choice
 from studio.widgets.synthesis.row import row_detail
 
@@ -84,6 +84,7 @@ def _measured(row: Mapping[str, Any], least: float, most: float) -> bool:
 
 def _table(stage: str, rows: Sequence[Mapping[str, Any]]) -> None:
     special = SPECIAL.get(stage, {})
+    text_width, shown = (130, 20) if special else (205, 32)
     frame = pd.DataFrame(
         [
             {
@@ -92,8 +93,8 @@ def _table(stage: str, rows: Sequence[Mapping[str, Any]]) -> None:
                 "Passed": one["passes"],
                 "Decision": one["decision"] or ("edited" if one["edited"] else ""),
                 **{title: one[name] for name, title in special.items()},
-                "Reason": one["reason"] or "",
-                "What": one["text"] or "",
+                "Reason": cut_text(one["reason"] or "", shown),
+                "What": cut_text(one["text"] or "", shown),
                 "Calls": one["n_calls"],
                 "US dollars": one["cost_usd"],
                 "Seconds": one["wall_s"],
@@ -115,21 +116,21 @@ def _table(stage: str, rows: Sequence[Mapping[str, Any]]) -> None:
         on_select="rerun",
         selection_mode="single-row",
         column_config={
-            "Row": c.TextColumn(width=110),
+            "Row": c.TextColumn(width=80),
             "State": c.TextColumn(width=70),
-            "Passed": c.CheckboxColumn(width=70, help="Whether later stages process it"),
-            "Decision": c.TextColumn(width=80, help="By a person"),
-            "Reason": c.TextColumn(width=270, help="Why its stage rejected it"),
-            "What": c.TextColumn(width=270),
+            "Passed": c.CheckboxColumn(width=66, help="Whether later stages process it"),
+            "Decision": c.TextColumn(width=72, help="By a person"),
+            "Reason": c.TextColumn(width=text_width, help="Why its stage rejected it"),
+            "What": c.TextColumn(width=text_width),
             "Mutation score": c.NumberColumn(format="%.2f", width=105, help="Share of wrong results that score less"),
             "Flakiness": c.NumberColumn(format="%.2f", width=80, help="Share of runs that gave another score"),
             "Solution": c.NumberColumn(format="%.2f", width=75, help="Score of the reference solution"),
             "Answers": c.NumberColumn(width=70, help="Checkers until one held"),
             "Similarity": c.NumberColumn(format="%.3f", width=80, help="Cosine with the nearest earlier task"),
             "Nearest": c.TextColumn(width=80),
-            "Calls": c.NumberColumn(width=55),
-            "US dollars": c.NumberColumn(format="%.4f", width=85, help="Empty: the price is not known"),
-            "Seconds": c.NumberColumn(format="%.1f", width=75),
+            "Calls": c.NumberColumn(width=50),
+            "US dollars": c.NumberColumn(format="%.4f", width=80, help="Empty: the price is not known"),
+            "Seconds": c.NumberColumn(format="%.1f", width=72),
         },
     )
     st.caption(f"{kit.counted(len(rows), 'row')}. Select a row to see it and its actions.")

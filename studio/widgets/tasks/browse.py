@@ -13,7 +13,7 @@ from core.packs.listing import Listing
 from core.packs.model import PackTask
 from core.report.source import TaskScore, runs_of, scores_by_task
 from studio import kit, state
-from studio.kit import data_tables, selection
+from studio.kit import column_choice, data_tables, selection
 from studio.widgets.tasks.packs import keep, listing_of
 
 LABELS = {
@@ -23,7 +23,6 @@ LABELS = {
 PICKED = "task"
 SHOWN_VALUES = 200
 PILLS = 2
-QUERY_CHARACTERS = 160
 ORDERS = ("task_id", "category", "split", "files", "bytes", "checker", "attempts", "mean")
 SCHEMA = pa.schema(
     {
@@ -39,18 +38,18 @@ def task_table() -> data_tables.TableSpec:
     c = st.column_config
     return data_tables.TableSpec(
         "task_id",
-        ("task_id", "query", "category", "split", "attempts", "mean", "tags", "files", "checker", "bytes"),
+        ("task_id", "query", "category", "split", "attempts", "mean", "checker"),
         {
             "task_id": c.TextColumn("Task", width=90),
-            "query": c.TextColumn("Query", width=300),
-            "category": c.TextColumn("Category", width=150),
+            "query": c.TextColumn("Query", width=216),
+            "category": c.TextColumn("Category", width=180),
             "split": c.TextColumn("Split", width=54),
             "tags": c.ListColumn("Tags", width=130),
             "checker": c.TextColumn("Check", width=84),
             "files": c.NumberColumn("Files", width=52, help="Input files"),
             "bytes": c.NumberColumn("Bytes", width=72, format="localized", help="Size of the input files"),
             "attempts": c.NumberColumn("Attempts", width=72, help="Attempts that have ended, in all runs of this pack"),
-            "mean": c.NumberColumn("Mean", width=60, format="%.2f", help="Mean score; empty: unscored, which is not 0"),
+            "mean": c.NumberColumn("Mean", width=58, format="%.2f", help="Mean score; empty: unscored, which is not 0"),
         },
     )  # fmt: skip
 
@@ -136,12 +135,14 @@ def table(pack_listing: Listing, text: str, chosen: Mapping[str, Sequence[str]])
     known.sort(key=lambda row: row[name], reverse=descending)
     rows = [*known, *(row for row in rows if row[name] is None)]
     picked = selection.selected_uids(PICKED) & set(pack.by_id)
+    spec = column_choice.with_columns(task_table(), "tasks")
     bar = st.container(horizontal=True, vertical_alignment="center", gap="small", key="tasks-bar")
     offset = (min(data_tables.page_from_query(), -(-len(rows) // data_tables.PAGE_SIZE)) - 1) * data_tables.PAGE_SIZE
     now = data_tables.selectable_table(
         pa.Table.from_pylist(rows[offset : offset + data_tables.PAGE_SIZE], schema=SCHEMA),
-        task_table(),
-        key=f"tasks-{pack.version}-{text}-{sorted(chosen.items())}-{sorting.order}-{offset}-{selection.epoch()}",
+        spec,
+        key=f"tasks-{pack.version}-{text}-{sorted(chosen.items())}-{sorting.order}-{offset}-{selection.epoch()}"
+        f"-{'.'.join(spec.columns)}",
         picked=picked,
         height=610,
         sorting=sorting,
@@ -152,6 +153,8 @@ def table(pack_listing: Listing, text: str, chosen: Mapping[str, Sequence[str]])
         selection.set_selected(PICKED, now)
     with bar:
         selected_bar(pack_listing, now, [task.task_id for task in tasks])
+        st.space("stretch")
+        column_choice.table_settings(sorting, spec, "tasks")
 
 
 def row_of(task: PackTask, score: TaskScore | None) -> dict[str, Any]:
@@ -159,7 +162,7 @@ def row_of(task: PackTask, score: TaskScore | None) -> dict[str, Any]:
     query = " ".join(task.query.split())
     return {
         "task_id": task.task_id,
-        "query": query if len(query) <= QUERY_CHARACTERS else f"{query[: QUERY_CHARACTERS - 1]}…",
+        "query": data_tables.cut_text(query),
         "category": task.category,
         "split": task.split,
         "tags": list(task.tags),

@@ -1,7 +1,10 @@
-"""Make the screenshots of the Optimise page: ``python docs/make_screenshots.py [FOLDER] [--dark]``.
+"""Make the screenshots of the docs: ``python docs/make_screenshots.py [FOLDER] [--only NAME ...]``.
 
-A studio is opened on seeded data (a prompt group of 4 × 50 steps that the shipped tokenizer reads, and one whose tree
-is 32,768 tokens long) and looked at with Chromium, light theme, 1440 × 900.
+Two studios are opened with Chromium, 1440 × 900 pixels, light and dark. One has the demo data and what
+``tests/browser/filled.py`` adds to it. The other one has seeded prompt groups for Optimise: 4 × 50 steps that the
+shipped tokenizer reads, and a tree of 32,768 tokens. The pictures have a palette of 256 colours.
+
+Not made here: Learn and Cluster, which show a finished run and a running cluster, and the proof of a checker.
 """
 
 from __future__ import annotations
@@ -10,21 +13,54 @@ import argparse
 import random
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-VIEWPORT = {"width": 1440, "height": 900}
-STATES = {
-    "optimise-tree": ("optimise?show=sales&node=0", "Prefix tree"),
-    "optimise-mask": ("optimise?show=deep&tab=mask", "Attention mask of"),
-    "optimise-rows": ("optimise?tab=rows", None),
-    "optimise-savings": ("optimise?tab=groups", None),
-    "optimise-drift": ("optimise?show=sales", "Prefix tree"),
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ViewportSize
+
+VIEWPORT: ViewportSize = {"width": 1440, "height": 900}
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+COLOURS = 256
+LIVE_MS = 8_000
+TABLE, CHART = "[data-testid=stDataFrame] canvas", ".js-plotly-plot"
+EMPTY = {"start": ("", "text=Load demo data")}
+FILLED = {
+    "overview": ("", CHART),
+    "tasks": ("tasks", TABLE),
+    "task-attempts": ("tasks?task=demo_005&tab=attempts", ".cs-table"),
+    "synthesis": ("synthesis?stage=validation_code", TABLE),
+    "rollouts": ("rollouts?run=run-1", TABLE),
+    "inspect": ("inspect?agent=demo-agent", TABLE),
+    "inspect-step": ("inspect?trajectory={trajectory}&tab=tokens", ".heading.response"),
+    "inspect-transcript": ("inspect?trajectory={trajectory}&tab=transcript", ".cs-figs"),
+    "inspect-group": ("inspect?group=demo-fix-typos", ".cs-figs"),
+    "runs": ("inspect?runs=base&runs=tuned", ".cs-table"),
+    "curate": ("curate?agent=demo-agent", TABLE),
+    "review": ("curate?tab=review&agent=demo-agent", ".cs-review"),
+    "datasets": ("datasets?tab=versions&version=redacted&show=rows", TABLE),
+    "sql": ("sql?q={query}", TABLE),
+    "batch": ("batch?agent=demo-agent", TABLE),
+    "export": ("batch?tab=export&agent=demo-agent", ".cs-figs"),
+    "consume": ("consume", TABLE),
+    "settings": ("settings", ".cs-table"),
 }
-SHIPPED = ("optimise-tree", "optimise-mask", "optimise-rows")
+LIVE = {"collect": ("collect", TABLE)}
+"""Taken seconds after the demo agent was started."""
+OPTIMISE = {
+    "optimise-tree": ("optimise?show=sales&node=0", "canvas[aria-label^='Prefix tree'][data-drawn]"),
+    "optimise-mask": ("optimise?show=deep&tab=mask", "canvas[aria-label^='Attention mask of'][data-drawn]"),
+    "optimise-rows": ("optimise?tab=rows", ".cs-figs"),
+}
+QUERY = (
+    "SELECT prompt_uid, count(*) AS attempts, avg(reward) AS mean_reward, avg(n_steps) AS steps\n"
+    "FROM trajectories WHERE agent = 'demo-agent'\nGROUP BY prompt_uid ORDER BY mean_reward DESC"
+)
 
 
 def long_group(n_rollouts: int = 4, n_steps: int = 50) -> tuple[list[Any], list[dict[str, Any]]]:
@@ -80,47 +116,103 @@ def long_group(n_rollouts: int = 4, n_steps: int = 50) -> tuple[list[Any], list[
     return steps, done
 
 
+def photograph(browser: Browser, url: str, shots: Mapping[str, tuple[str, str]], folder: Path) -> None:
+    """Write ``NAME-SCHEME.png`` of each address; a picture is taken when the selector is there and no script runs."""
+    from PIL import Image
+
+    from tests.browser.walk import idle
+
+    for scheme in SCHEMES:
+        context = browser.new_context(viewport=VIEWPORT, color_scheme=scheme, reduced_motion="reduce")
+        page = context.new_page()
+        for name, (address, sign) in shots.items():
+            page.goto("about:blank")
+            page.goto(f"{url}/{address}")
+            page.locator(sign).first.wait_for()
+            idle(page)
+            page.wait_for_timeout(1500)  # plotly fades in
+            path = folder / f"{name}-{scheme}.png"
+            page.screenshot(path=str(path))
+            with Image.open(path) as taken:
+                taken.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+            print(f"{path} {path.stat().st_size // 1024} KiB", flush=True)
+        context.close()
+
+
+def photograph_filled(browser: Browser, chosen: set[str], folder: Path, home: Path) -> None:
+    """The empty studio, then the same one with data."""
+    from core.client import StudioClient
+    from tests.browser.conftest import start_studio
+    from tests.browser.filled import fill
+
+    studio = start_studio(home)
+    try:
+        photograph(browser, studio.url, _only(EMPTY, chosen), folder)
+        page = browser.new_page()
+        page.goto(studio.url)
+        page.get_by_role("button", name="Load demo data").click()
+        page.locator(CHART).first.wait_for(timeout=120_000)
+        page.close()
+        client = StudioClient(studio.gateway_url)
+        fill(studio.data_dir, client, odd=False)
+        steps = client.call("GET", "/api/v1/steps?limit=1000")["steps"]
+        trajectory = next(step["trajectory_uid"] for step in steps if step["prompt_uid"] == "demo-fix-typos")
+        known = {"trajectory": trajectory, "query": quote(QUERY)}
+        shots = {name: (address.format(**known), sign) for name, (address, sign) in FILLED.items()}
+        photograph(browser, studio.url, _only(shots, chosen), folder)
+        if chosen & set(LIVE):
+            page = browser.new_page()
+            page.goto(f"{studio.url}/collect")
+            page.get_by_role("button", name="Run the demo agent live").first.click()
+            page.wait_for_timeout(LIVE_MS)
+            page.close()
+            photograph(browser, studio.url, LIVE, folder)
+    finally:
+        studio.stop()
+
+
+def photograph_optimise(browser: Browser, chosen: set[str], folder: Path, home: Path) -> None:
+    """A studio with the seeded groups."""
+    from core.pool import Pool
+    from tests.browser.conftest import start_studio
+    from tests.browser.test_big_tree import group
+
+    (home / "data").mkdir(parents=True)
+    pool = Pool.open(home / "data" / "pool.duckdb")
+    for steps, done in (long_group(), group("deep", 16, 20, 768, 100, 1)):
+        pool.steps.append(steps, completions=done)
+    pool.close()
+    studio = start_studio(home, env={"CLAW_STUDIO_ENGINE": "http://127.0.0.1:9/v1"})
+    try:
+        photograph(browser, studio.url, _only(OPTIMISE, chosen), folder)
+    finally:
+        studio.stop()
+
+
+def _only(shots: Mapping[str, tuple[str, str]], chosen: set[str]) -> dict[str, tuple[str, str]]:
+    return {name: shot for name, shot in shots.items() if name in chosen}
+
+
 def main() -> None:
     """Open, look, write the pictures."""
     from playwright.sync_api import sync_playwright
 
-    from core.pool import Pool
-    from tests.browser.conftest import chromium_path, start_studio
-    from tests.browser.test_big_tree import group
+    from tests.browser.conftest import chromium_path
 
+    every = [*EMPTY, *FILLED, *LIVE, *OPTIMISE]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "docs" / "screenshots")
-    parser.add_argument("--dark", action="store_true")
-    parser.add_argument("--all", action="store_true", help="states that the docs don't show, too")
+    parser.add_argument("--only", nargs="+", choices=every, default=every, help="these pictures alone")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "data").mkdir()
-        pool = Pool.open(folder / "data" / "pool.duckdb")
-        for steps, done in (long_group(), group("deep", 16, 20, 768, 100, 1)):
-            pool.steps.append(steps, completions=done)
-        pool.close()
-        studio = start_studio(folder, env={"CLAW_STUDIO_ENGINE": "http://127.0.0.1:9/v1"})
-        try:
-            with sync_playwright() as playwright:
-                browser = playwright.chromium.launch(executable_path=chromium_path(), args=["--no-sandbox"])
-                scheme = "dark" if arguments.dark else "light"
-                page = browser.new_context(viewport=VIEWPORT, color_scheme=scheme).new_page()
-                for shot in STATES if arguments.all else SHIPPED:
-                    address, drawing = STATES[shot]
-                    page.goto(f"{studio.url}/{address}")
-                    page.wait_for_selector(".cs-figs")
-                    if drawing is not None:
-                        page.wait_for_selector(f"canvas[aria-label^='{drawing}'][data-drawn]")
-                    page.wait_for_selector("[data-testid=stStatusWidget]", state="detached")
-                    page.wait_for_timeout(1500)  # plotly fades in
-                    path = arguments.folder / f"{shot}-{scheme}.png"
-                    page.screenshot(path=str(path))
-                    print(f"{path} {path.stat().st_size // 1024} KiB")
-                browser.close()
-        finally:
-            studio.stop()
+    chosen = set(arguments.only)
+    with tempfile.TemporaryDirectory(prefix="claw-studio-") as name, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_path(), args=["--no-sandbox"])
+        if chosen & {*EMPTY, *FILLED, *LIVE}:
+            photograph_filled(browser, chosen, arguments.folder, Path(name) / "filled")
+        if chosen & set(OPTIMISE):
+            photograph_optimise(browser, chosen, arguments.folder, Path(name) / "optimise")
+        browser.close()
 
 
 if __name__ == "__main__":

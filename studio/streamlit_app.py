@@ -24,6 +24,7 @@ from core.logs import escape_all_handlers, set_up
 from studio import lifecycle
 from studio.access import AccessMiddleware
 from studio.bundles import ROUTES
+from studio.reruns import keep_pages
 
 SETTLE_S = 4.0
 """After the service has opened, the processor is left to the first visitor's page for so long."""
@@ -34,6 +35,7 @@ async def lifespan(_: st.App) -> AsyncIterator[None]:
     """Open the service, hand over to Streamlit, close the service in order."""
     set_up(logging.WARNING, "text")
     escape_all_handlers()
+    keep_pages()
     # Before the first request: they say which hosts and which key the pages accept.
     lifecycle.read_settings()
     closing = threading.Event()

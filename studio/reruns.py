@@ -1,0 +1,78 @@
+"""Reruns of fragments that reach the server late: what Streamlit 1.67 does with them, and what replaces it here.
+
+A live part of a page asks for its rerun every few seconds. On a busy machine the request, or what was drawn before it,
+can wait while something else happens. Three of Streamlit's answers then damage the page:
+
+- A request that was sent from one page and is handled on the next one carries the first page's hash. The run announces
+  that page, the browser clears itself, and the fragment's first block has no place: "Cannot set a node at a delta
+  path". The page stays dead. Such a request is ignored here: its page is gone.
+- A request of a fragment that joins a waiting run of the whole app replaces the page and the query of that run. The
+  user's click on another page is lost. Here the whole run keeps both.
+- When a fragment starts, what it drew in an earlier run and the browser has not received yet is removed from the queue,
+  also if that run drew the whole page. The browser then removes the fragment, and what stands behind it moves to its
+  place. Here the queue is kept: it holds the runs in their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
+from streamlit.runtime.scriptrunner.script_runner import ScriptRunner
+from streamlit.runtime.scriptrunner_utils.script_requests import RerunData, ScriptRequests, ScriptRequestType
+
+
+def is_of_fragments(request: RerunData) -> bool:
+    """Whether the request reruns parts of a page only."""
+    return bool(request.fragment_id or request.fragment_id_queue)
+
+
+def keep_pages() -> None:
+    """Replace the three answers in this process. A second call changes nothing."""
+    if hasattr(ScriptRunner._run_script, "__wrapped__"):
+        return
+    ScriptRunner._run_script = _on_its_page(ScriptRunner._run_script)
+    ScriptRequests._request_rerun_locked = _of_the_whole_run(ScriptRequests._request_rerun_locked)
+    ForwardMsgQueue.clear = _in_order(ForwardMsgQueue.clear)
+
+
+def _on_its_page(run_script: Any) -> Any:
+    @wraps(run_script)
+    def run(runner: ScriptRunner, request: RerunData) -> None:
+        current = runner._pages_manager.current_page_script_hash
+        if is_of_fragments(request) and current and request.page_script_hash not in ("", current):
+            return
+        run_script(runner, request)
+
+    return run
+
+
+def _of_the_whole_run(request_rerun: Any) -> Any:
+    @wraps(request_rerun)
+    def join(requests: ScriptRequests, request: RerunData) -> bool:
+        waiting = requests._rerun_data
+        if requests._state == ScriptRequestType.RERUN and is_of_fragments(request) and not is_of_fragments(waiting):
+            request = replace(
+                request,
+                query_string=waiting.query_string,
+                page_script_hash=waiting.page_script_hash,
+                page_name=waiting.page_name,
+                is_auto_rerun=waiting.is_auto_rerun,
+            )
+        joined: bool = request_rerun(requests, request)
+        return joined
+
+    return join
+
+
+def _in_order(clear: Any) -> Any:
+    @wraps(clear)
+    def keep(
+        queue: ForwardMsgQueue, retain_lifecycle_msgs: bool = False, fragment_ids_this_run: list[str] | None = None
+    ) -> None:
+        # Of no fragment is what a run of fragments removes.
+        clear(queue, retain_lifecycle_msgs, None if fragment_ids_this_run is None else [])
+
+    return keep

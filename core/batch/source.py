@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,6 +47,10 @@ class PlanSource(TokenReader, Protocol):
 
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
         """A trajectory, or that of a reference to an edit, with its steps in order, messages and tools included."""
+        ...
+
+    def trajectories(self, trajectory_uids: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Several of them, each once, as ``trajectory`` gives them with tokens, in the order given."""
         ...
 
 

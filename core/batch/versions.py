@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -117,7 +117,13 @@ class VersionSource:
 
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
         """The trajectory's members with their labels as frozen, in plan order; texts and tokens redacted."""
-        trajectory = self._facts.trajectory(trajectory_uid, tokens=tokens)
+        return self._as_frozen(trajectory_uid, self._facts.trajectory(trajectory_uid, tokens=tokens))
+
+    def trajectories(self, trajectory_uids: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Several of them, in the order given."""
+        return map(self._as_frozen, trajectory_uids, self._facts.trajectories(trajectory_uids))
+
+    def _as_frozen(self, trajectory_uid: str, trajectory: dict[str, Any]) -> dict[str, Any]:
         if is_reference(trajectory_uid):
             return trajectory
         by_uid = {step["step_uid"]: step for step in trajectory["steps"]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,9 @@ class _SameRows:
 
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
         return self._source.trajectory(trajectory_uid, tokens=tokens)
+
+    def trajectories(self, trajectory_uids: Sequence[str]) -> Iterator[dict[str, Any]]:
+        return self._source.trajectories(trajectory_uids)
 
     def sequences(self, step_uids: Sequence[str]) -> Sequences:
         return self._source.sequences(step_uids)

@@ -58,6 +58,10 @@ class ExportSource(TokenReader, Protocol):
         """A trajectory with its steps in order, including messages and tools."""
         ...
 
+    def trajectories(self, trajectory_uids: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Several of them, each once, as ``trajectory`` gives them with tokens, in the order given."""
+        ...
+
 
 class ExportPool(Protocol):
     """The part of a pool that exporters read."""
@@ -409,6 +413,10 @@ class _WithoutMasks:
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
         """The source's."""
         return self._source.trajectory(trajectory_uid, tokens=tokens)
+
+    def trajectories(self, trajectory_uids: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """The source's."""
+        return self._source.trajectories(trajectory_uids)
 
     def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
         """The source's."""

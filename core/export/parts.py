@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -137,6 +137,10 @@ class PartSource(_Facts):
             # All ones: no token is left out, which the pool gives as None.
             step["response_mask"] = step["response_mask"] if 0 in (step["response_mask"] or ()) else None
         return {"trajectory_uid": trajectory_uid, "steps": steps}
+
+    def trajectories(self, trajectory_uids: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Several of them, in the order given."""
+        return map(self.trajectory, trajectory_uids)
 
 
 def _shared(ids: Any, offsets: Any, owners: pa.Array) -> tuple[Any, Any]:

@@ -106,9 +106,9 @@ def _json_list(pieces: Sequence[Piece]) -> orjson.Fragment:
 
 
 def _steps(
-    source: ExportSource, trajectory_uid: str, steps: list[tuple[int, dict[str, Any]]], numbers: _Numbers
+    trajectory: Mapping[str, Any], steps: list[tuple[int, dict[str, Any]]], numbers: _Numbers
 ) -> Iterator[dict[str, Any]]:
-    steps_by_uid = {step["step_uid"]: step for step in source.trajectory(trajectory_uid)["steps"]}
+    steps_by_uid = {step["step_uid"]: step for step in trajectory["steps"]}
     for i, row in steps:
         step = steps_by_uid[row["step_uid"]]
         answer = step["response_message"] or {}
@@ -169,14 +169,15 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
         by_trajectory: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         for i, row in steps:
             by_trajectory.setdefault(row["trajectory_uid"], []).append((i, row))
-        for uid, rows in by_trajectory.items():
+        stored = source.trajectories(list(by_trajectory))
+        for (uid, rows), whole in zip(by_trajectory.items(), stored, strict=True):
             first = rows[0][1]
             reward = first["trajectory_reward"]
             trajectory = {
                 "uid": uid,
                 "name": "agent",
                 "task": first["prompt_uid"],
-                "steps": list(_steps(source, uid, rows, numbers)),
+                "steps": list(_steps(whole, rows, numbers)),
                 "reward": reward,
                 "info": {},
             }

@@ -41,11 +41,11 @@ JSON_COLUMNS = ("messages", "response_message", "tools", "sampling", "metadata")
 
 
 def _details(source: ExportSource, trajectory_uids: Sequence[str], step_uids: Sequence[str]) -> dict[str, pa.Array]:
-    """Further columns of the steps, in the order of ``step_uids``; reads the messages of one trajectory at a time."""
+    """Further columns of the steps, in the order of ``step_uids``."""
     wanted = set(step_uids)
     details: dict[str, tuple[Any, ...]] = {}
-    for uid in dict.fromkeys(trajectory_uids):
-        for step in source.trajectory(uid)["steps"]:
+    for trajectory in source.trajectories(list(dict.fromkeys(trajectory_uids))):
+        for step in trajectory["steps"]:
             if step["step_uid"] in wanted:
                 texts = [None if step[name] is None else orjson.dumps(step[name]).decode() for name in JSON_COLUMNS]
                 details[step["step_uid"]] = (*(step[name] for name in FROM_STEP), *texts)

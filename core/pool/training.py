@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from core.errors import NotFound
 from core.pool.edits import EDIT_PREFIX, Edit, Edits, captured_uids, edited_fields, edited_sequences, edited_step
 from core.pool.query.creditfields import credit_fields, facts_hashes
 from core.pool.query.planrows import plan_rows
@@ -119,3 +120,19 @@ class TrainingData:
             named = {"trajectory_uid": trajectory_uid, "steps": [edited_step(step, trajectory_uid, edit)]}
             return {**owner, **named, "reward": None, "complete": True}
         return self._trajectories.get(trajectory_uid, tokens=tokens)
+
+    def trajectories(self, trajectory_uids: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Trajectories, or those of references to edits, as ``trajectory`` gives them, in the order given.
+
+        Many are read with one query. NotFound names the first that does not exist.
+        """
+        edits = self._edits.named(trajectory_uids)
+        captured = self._trajectories.get_many([uid for uid in trajectory_uids if uid not in edits])
+        for uid in trajectory_uids:
+            if uid in edits:
+                yield self.trajectory(uid)
+                continue
+            trajectory = next(captured, None)
+            if trajectory is None or trajectory["trajectory_uid"] != uid:
+                raise NotFound(f"No trajectory {uid!r}.", field="trajectory_uid")
+            yield trajectory

@@ -70,6 +70,18 @@ def test_trl_trains_on_exactly_the_edited_text(pool, settings, tmp_path):
     assert sources == ["engine", "edited", "edited"] and made.steps["policy_version"].to_pylist()[1:] == [None, None]
 
 
+def test_trajectories_of_one_query_hold_edited_answers_in_their_places(pool, settings):
+    edit(pool, settings, "bad.0", READ)
+    uids = planned(pool, "sft").trajectories["trajectory_uid"].to_pylist()[::-1]
+    assert len(uids) > 1
+    read = list(pool.training.trajectories(uids))
+    assert [one["trajectory_uid"] for one in read] == uids
+    for one in read:
+        alone = pool.training.trajectory(one["trajectory_uid"])
+        assert [step["response_message"] for step in one["steps"]] == [s["response_message"] for s in alone["steps"]]
+    assert READ in [step["response_message"] for one in read for step in one["steps"]]
+
+
 def test_trl_compares_the_edited_answer_with_the_captured_one(pool, settings, tmp_path):
     from datasets import load_dataset
     from trl.trainer.dpo_trainer import DataCollatorForPreference

@@ -6,12 +6,14 @@ import importlib.util
 import json
 
 import msgspec
+import orjson
 import pytest
 
 from core.batch.plan import plan
 from core.batch.recipe import parse_recipe
-from core.errors import InvalidInput
+from core.errors import InvalidInput, NotFound
 from core.export import export
+from core.export.base import _WithoutMasks
 from core.types import View
 from tests.batch.keeping_all import keeping_all
 
@@ -177,3 +179,16 @@ def test_unknown_log_probs_are_refused_not_made_up(pool, tmp_path, name):
     with pytest.raises(InvalidInput, match="log-probs of a step are unknown"):
         export(made(pool), pool, name, tmp_path)
     assert not list(tmp_path.glob(f"{name}*"))
+
+
+def test_trajectories_of_one_query_are_those_of_one_each(filled):
+    """Those of the pool, and of a format that has no masks: in the order asked for."""
+
+    def shown(trajectory):
+        return orjson.dumps(trajectory, option=orjson.OPT_SERIALIZE_NUMPY, default=str)
+
+    uids = ["d", "a", "c", "b"]
+    for source in (filled.training, _WithoutMasks(filled.training, "rllm")):
+        assert [*map(shown, source.trajectories(uids))] == [shown(filled.training.trajectory(uid)) for uid in uids]
+    with pytest.raises(NotFound, match="'gone'"):
+        list(filled.training.trajectories(["a", "gone", "b"]))

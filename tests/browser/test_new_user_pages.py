@@ -38,6 +38,7 @@ RUN = """
         .flatMap((one) => one.nodes.map((node) => [one.id, node.target.flat().join(' '), node.html.slice(0, 200),
             (node.any[0] ?? node.all[0] ?? node.none[0] ?? {}).message ?? ''])))
 """
+FAINT_LABELS = (Path(__file__).parent / "axis_labels.js").read_text(encoding="utf-8")
 NOT_OURS = (
     ("list", 'data-testid="stSidebarNavItems"'),
     ("listitem", '<li class="st-emotion'),
@@ -105,6 +106,7 @@ def problems_of(watched: Watched, axe: str, address: str, act: Callable[[Page], 
         )
         page.wait_for_timeout(300)
         problems += [f"{scheme}: {' | '.join(one)}" for one in page.evaluate(RUN) if is_ours(one)]
+        problems += [f"{scheme}: {label}" for label in page.evaluate(FAINT_LABELS)]
     for width in WIDTHS:
         page.evaluate("forgetHeadings()")
         page.set_viewport_size({"width": width, "height": 900})

@@ -28,7 +28,7 @@ MAX_BATCH_BYTES = 128 << 20
 """Bytes of records in a batch. A transaction costs the planning of some 30 statements, whatever it stores."""
 WAIT_S = 0.5
 PAUSE_S = 0.15
-"""Between batches that were not full, so that a slow trickle is stored in few transactions, seconds."""
+"""After a batch that reached the journal's end, so that a slow trickle is stored in few transactions, seconds."""
 BACKOFF_S = 1.0
 SHIPPING_S = 0.05
 """Between looks for records of other machines, seconds."""
@@ -203,7 +203,7 @@ class Ingest:
                 continue
             if n == 0:
                 self._wait(SHIPPING_S if self._others.until else WAIT_S)
-            elif n < MAX_RECORDS:
+            elif self._whole_round == self._n_rounds:
                 self._stopping.wait(PAUSE_S)
 
     def _one_batch(self) -> int:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from core.ingest import Ingest
+from core.ingest import Ingest, thread
 from core.ingest.expected import ExpectedPositions
 from core.journal import Journal
 from core.pool import Pool
 from core.records import complete_record, steps_record
+from tests.conftest import eventually
 
 N_WRITERS = 48
 
@@ -118,3 +119,18 @@ def test_the_last_record_of_each_segment_counts() -> None:
     assert not expected.reached({"a": 4})
     assert expected.reached({"a": 11})
     assert expected.reached({})
+
+
+def test_ingest_does_not_pause_while_there_is_more_to_read(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread, "PAUSE_S", 3600.0)
+    monkeypatch.setattr(thread, "MAX_BATCH_BYTES", 1)
+    for i in range(4):
+        studio.write(f"t{i}")
+    studio.ingest.start()
+    try:
+        eventually(lambda: studio.ingest.n_ingested == 8)
+    finally:
+        studio.ingest.stop(studio.journal.notice)
+    assert studio.n_appends == 8
+    assert studio.pool.trajectories.count() == 4
+    studio.close()

@@ -216,12 +216,14 @@ def test_a_search_with_filters_on_disk_finds_what_reading_finds(tmp_path, monkey
     pool.steps.append(steps)
     monkeypatch.setattr(textsearch, "MERGED_BYTES", 100_000)
     monkeypatch.setattr(textsearch, "AT_ONCE", 300_000)
+    monkeypatch.setattr(textsearch, "STEPS_AT_ONCE", 400)
     if full:
         monkeypatch.setattr(bloomfile, "SPARE_BYTES", 1 << 60)
     while pool.cache.prepare_search():
         pass
     search: TextSearch = pool.cache.texts
     assert search._blooms[-1].last > 2500
+    assert search._step_messages.step_id == 1200
     assert ("stays in memory" in caplog.text) == full
     on_disk = [isinstance(each.bits, np.memmap) for each in search._blooms]
     assert on_disk.count(True) >= 3 and search.n_bytes < 200_000 if not full else not any(on_disk)

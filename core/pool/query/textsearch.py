@@ -33,6 +33,8 @@ MAX_BYTES = 256 << 20
 are searched without an index."""
 AT_ONCE = 8 << 20
 """Bytes of messages that are indexed together, about."""
+STEPS_AT_ONCE = 500_000
+"""Steps whose messages are read together: fewer are read by the search that needs them."""
 READ_AT_ONCE = 64 << 20
 """Bytes of messages that are read and matched together, about."""
 MAX_READ_SHARE = 0.4
@@ -151,13 +153,16 @@ class TextSearch:
         return sum(bloom.n_bytes for bloom in self._blooms[self._n_merged :])
 
     def prepare(self, cursor: Cursor) -> bool:
-        """Index the next messages, if there are enough; whether any were indexed. Some 50 ms of one core."""
+        """Index the next messages, if there are enough, or which steps brought them; whether anything was done.
+
+        Some 50 ms of one core.
+        """
         with self._making:
-            newest = cursor.execute(_NEWEST).fetchall()[0][0]
+            newest, newest_step = cursor.execute(_NEWEST).fetchall()[0]
             after = self._blooms[-1].last if self._blooms else 0
             upto = after + self._messages_at_once
             if newest < upto or self._unmerged_bytes >= MAX_BYTES:
-                return False
+                return self._read_steps(cursor, newest_step)
             messages = arrow(cursor, _BODIES, [after, upto])
             if not messages.num_rows:  # deleted, all of them
                 upto = cursor.execute(_NEXT, [upto]).fetchall()[0][0]
@@ -168,6 +173,14 @@ class TextSearch:
             self._blooms = (*self._blooms, bloom)
             if self._can_merge and self._unmerged_bytes >= MERGED_BYTES:
                 self._merge()
+            return True
+
+    def _read_steps(self, cursor: Cursor, newest: int) -> bool:
+        with self._lock:
+            read = self._step_messages.step_id
+            if newest - read < STEPS_AT_ONCE:
+                return False
+            self._step_messages.grow(cursor, read + STEPS_AT_ONCE)
             return True
 
     def _merge(self) -> None:

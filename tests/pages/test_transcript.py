@@ -93,3 +93,24 @@ def test_long_texts_of_a_huge_transcript_are_cut_and_counted(filled, monkeypatch
     monkeypatch.setattr(module, "CUT_CHARS", 8)
     assert shortened(turns) == 5
     assert turns[2]["entries"][0]["parts"][0]["text"] == "It is do\n… 3 more characters: open the step"
+
+
+def test_an_answer_that_the_client_sends_back_in_another_spelling_stands_once(pool):
+    answer = {"role": "assistant", "content": "I look.", "tool_calls": [call("a", "ls")]}
+    sent_back = {"content": "I look.", "role": "assistant", "refusal": None, "tool_calls": [call("a", "ls")]}
+    result = tool_result("a", "x y")
+    linked = {"parent_step_uid": "s0", "n_shared_messages": 1}
+    pool.steps.append(
+        [
+            step("s0", 0, [TURN[0]], answer),
+            step("s1", 1, [TURN[0], sent_back, result], FINAL, transition="extends", **linked),
+            step("s2", 2, [TURN[0], sent_back, tool_result("a", "again")], FINAL, transition="forked", **linked),
+        ]
+    )
+    turns = transcript(pool.trajectories.turns("t"))
+    assert [[entry["role"] for entry in turn["entries"]] for turn in turns] == [
+        ["user", "assistant"], ["assistant"], ["tool", "assistant"],
+    ]  # fmt: skip
+    assert turns[0]["entries"][1]["calls"][0]["result"]["parts"][0]["text"] == "x y"
+    assert turns[1]["hidden"] == [[0, sent_back], [1, result]] and turns[2]["hidden"] == [[0, sent_back]]
+    assert turns[2]["entries"][0]["parts"][0]["text"] == "again"

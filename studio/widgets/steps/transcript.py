@@ -15,6 +15,7 @@ from studio.widgets.steps.messages import (
     headline,
     is_only_results,
     results_of,
+    same_content,
 )
 
 MAX_CHARS = 6_000_000
@@ -31,6 +32,7 @@ def transcript(steps: Sequence[Mapping[str, Any]]) -> list[Turn]:
         steps: of ``pool.trajectories.turns``.
     """
     index = {step["step_uid"]: place for place, step in enumerate(steps)}
+    answers = {step["step_uid"]: step["response_message"] for step in steps}
     child: dict[str, Mapping[str, Any]] = {}
     for step in steps:
         if step.get("parent_step_uid"):
@@ -38,7 +40,11 @@ def transcript(steps: Sequence[Mapping[str, Any]]) -> list[Turn]:
     shown: dict[str, set[int]] = {}
     turns = []
     for step in steps:
-        entries, hidden = _added(list(step["messages"] or []), shown.get(step["step_uid"], set()))
+        messages = list(step["messages"] or [])
+        answered = answers.get(step.get("parent_step_uid") or "")
+        # Clients may send an answer back with its fields in another order: it is a message that the step adds then.
+        repeats = bool(answered and messages and same_content(messages[0], answered))
+        entries, hidden = _added(messages, shown.get(step["step_uid"], set()), repeats=repeats)
         if step["response_message"]:
             following = child.get(step["step_uid"])
             answer, consumed = _answer(step["response_message"], following)
@@ -61,10 +67,11 @@ def transcript(steps: Sequence[Mapping[str, Any]]) -> list[Turn]:
     return turns
 
 
-def _added(messages: list[Message], shown: set[int]) -> tuple[list[Entry], list[list[Any]]]:
+def _added(messages: list[Message], shown: set[int], *, repeats: bool) -> tuple[list[Entry], list[list[Any]]]:
     """The cards of a turn's new messages, and (place, message) of those that have no card of their own.
 
-    ``shown``: numbers of the tool results that stand beside the parent's calls, counted over all of the messages.
+    ``shown``: numbers of the tool results that stand beside the parent's calls, counted over all of the messages;
+    ``repeats``: the first message is the parent's answer, which has its card there.
     """
     numbered: list[tuple[int, str, list[dict[str, Any]]]] = []
     of_message: list[list[int]] = []
@@ -77,7 +84,7 @@ def _added(messages: list[Message], shown: set[int]) -> tuple[list[Entry], list[
     cards: dict[int, Entry] = {}
     for place, message in enumerate(messages):
         calls = []
-        for call in calls_of(message):
+        for call in [] if repeats and place == 0 else calls_of(message):
             n, parts = by_id.get(call["id"] or "", (None, None))
             if n is not None:
                 taken.add(n)
@@ -86,6 +93,9 @@ def _added(messages: list[Message], shown: set[int]) -> tuple[list[Entry], list[
     hidden: list[list[Any]] = []
     entries: list[Entry] = []
     for place, message in enumerate(messages):
+        if repeats and place == 0:
+            hidden.append([place, dict(message)])
+            continue
         only_results = message.get("role") == "tool" or is_only_results(message)
         if only_results and of_message[place] and all(n in taken for n in of_message[place]):
             hidden.append([place, dict(message)])

@@ -9,7 +9,7 @@ from pydantic import Field
 from core.api.handling import Call
 from core.api.routing import Router
 from core.api.schemas import ANY, BOOL, INT, INT_OR_NULL, OBJ, STR, TEXT_OR_NULL, array, obj, or_null
-from core.api.wire import ViewIn, WireModel
+from core.api.wire import Number, ViewIn, WireModel
 from core.errors import InvalidInput
 from core.scoring.results import MAX_REPEATS
 
@@ -26,13 +26,13 @@ class JudgeIn(WireModel):
     """How a judge is asked."""
 
     model: Annotated[str, Field(min_length=1)]
-    temperature: Annotated[float, Field(ge=0, le=10)] | None = None
+    temperature: Annotated[Number, Field(ge=0, le=10)] | None = None
     max_tokens: Annotated[int, Field(ge=1, strict=True)] = 512
     max_calls: Annotated[int, Field(ge=0, strict=True)] | None = Field(None, description="Budget of calls")
-    max_usd: Annotated[float, Field(ge=0)] | None = Field(
+    max_usd: Annotated[Number, Field(ge=0)] | None = Field(
         None, description="Budget in US dollars, by the list price of the model"
     )
-    timeout_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
+    timeout_s: Annotated[Number, Field(gt=0, le=3600)] = 120.0
 
 
 class RescoreIn(WireModel):
@@ -53,7 +53,7 @@ class AdoptRescoreIn(WireModel):
     """``POST rescores/{name}/adopt``."""
 
     author: Annotated[str, Field(min_length=1)] = "api"
-    combine: str | dict[str, float] | None = Field(
+    combine: str | dict[str, Number] | None = Field(
         None,
         description="Combine the new rewards, as a rubric, with those of the source code: code_only, mean, "
         "code_0.7_rubric_0.3, or weights {code, rubric}. null: the new rewards count first",
@@ -68,7 +68,7 @@ def rescores(call: Call) -> Any:
 
 
 @routes(
-    "POST", "/rescores", SHOWN, statuses=(409,), example={"name": "again", "view": {"filters": {"channel": "none"}}}
+    "POST", "/rescores", SHOWN, statuses=(404, 409), example={"name": "again", "view": {"filters": {"channel": "none"}}}
 )
 def start(call: Call, body: RescoreIn) -> Any:
     """Score the trajectories of a view again, in the background.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
+from pydantic import BaseModel
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     negative_data_rejection,
@@ -56,6 +57,27 @@ def test_every_call_answers_as_documented(case: Any, service: ServeProcess) -> N
     if called == "post /api/v1/policy":
         # A weight sync that was begun would hold every call that follows.
         service.http.post("/api/v1/policy", json={"version": 1, "event": "registered"}).raise_for_status()
+
+
+def loose_parts(schema: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where a pydantic core schema turns other types into numbers or booleans: ``false`` into 0, ``"1"`` into 1."""
+    if isinstance(schema, dict):
+        # A union takes a value as what it is, if one of its choices is that.
+        if schema.get("type") in ("float", "int", "bool") and not schema.get("strict") and "choices" not in path:
+            yield path
+        for key, value in schema.items():
+            yield from loose_parts(value, (*path, key))
+    elif isinstance(schema, list | tuple):
+        for index, value in enumerate(schema):
+            yield from loose_parts(value, (*path, index))
+
+
+BODIES = sorted({one.body for one in operations() if isinstance(one.body, type)}, key=lambda model: model.__name__)
+
+
+@pytest.mark.parametrize("model", BODIES, ids=lambda model: model.__name__)
+def test_no_number_is_made_of_something_else(model: type[BaseModel]) -> None:
+    assert list(loose_parts(model.__pydantic_core_schema__)) == []
 
 
 def paths_of(routes: Sequence[Route]) -> set[tuple[str, str]]:

@@ -1,13 +1,17 @@
 """Reruns of fragments that reach the server late: what Streamlit 1.67 does with them, and what replaces it here.
 
 A live part of a page asks for its rerun every few seconds. On a busy machine the request, or what was drawn before it,
-can wait while something else happens. Three of Streamlit's answers then damage the page:
+can wait while something else happens. Four of Streamlit's answers then damage the page:
 
 - A request that was sent from one page and is handled on the next one carries the first page's hash. The run announces
   that page, the browser clears itself, and the fragment's first block has no place: "Cannot set a node at a delta
   path". The page stays dead. Such a request is ignored here: its page is gone.
 - A request of a fragment that joins a waiting run of the whole app replaces the page and the query of that run. The
   user's click on another page is lost. Here the whole run keeps both.
+- A request of a timer carries the values of all widgets. If it is sent between a click and the request of that click,
+  it brings the click's value first: the callback of the clicked widget runs, but only the fragment is drawn again. The
+  click's own request then changes no value and carries the query of before, so the page stays as it was. Here a timer
+  brings no values; a user's own request does.
 - When a fragment starts, what it drew in an earlier run and the browser has not received yet is removed from the queue,
   also if that run drew the whole page. The browser then removes the fragment, and what stands behind it moves to its
   place. Here the queue is kept: it holds the runs in their order.
@@ -30,11 +34,11 @@ def is_of_fragments(request: RerunData) -> bool:
 
 
 def keep_pages() -> None:
-    """Replace the three answers in this process. A second call changes nothing."""
+    """Replace the four answers in this process. A second call changes nothing."""
     if hasattr(ScriptRunner._run_script, "__wrapped__"):
         return
     ScriptRunner._run_script = _on_its_page(ScriptRunner._run_script)
-    ScriptRequests._request_rerun_locked = _of_the_whole_run(ScriptRequests._request_rerun_locked)
+    ScriptRequests._request_rerun_locked = _without_values(_of_the_whole_run(ScriptRequests._request_rerun_locked))
     ForwardMsgQueue.clear = _in_order(ForwardMsgQueue.clear)
 
 
@@ -65,6 +69,17 @@ def _of_the_whole_run(request_rerun: Any) -> Any:
         return joined
 
     return join
+
+
+def _without_values(request_rerun: Any) -> Any:
+    @wraps(request_rerun)
+    def ask(requests: ScriptRequests, request: RerunData) -> bool:
+        if is_of_fragments(request) and request.is_auto_rerun:
+            request = replace(request, widget_states=None)
+        asked: bool = request_rerun(requests, request)
+        return asked
+
+    return ask
 
 
 def _in_order(clear: Any) -> Any:

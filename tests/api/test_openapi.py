@@ -62,8 +62,9 @@ def test_every_call_answers_as_documented(case: Any, service: ServeProcess) -> N
 def loose_parts(schema: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """Where a pydantic core schema turns other types into numbers or booleans: ``false`` into 0, ``"1"`` into 1."""
     if isinstance(schema, dict):
-        # A union takes a value as what it is, if one of its choices is that.
-        if schema.get("type") in ("float", "int", "bool") and not schema.get("strict") and "choices" not in path:
+        # A union takes a value as what it is, if one of its choices is that; what stands inside of a choice does not.
+        chosen = "choices" in path[-2:]
+        if schema.get("type") in ("float", "int", "bool") and not schema.get("strict") and not chosen:
             yield path
         for key, value in schema.items():
             yield from loose_parts(value, (*path, key))

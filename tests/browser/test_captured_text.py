@@ -254,6 +254,9 @@ def test_a_trajectory_named_with_two_underscores_opens(hostile, watch) -> None:
     watched = watch(f"{hostile.url}/inspect?{urlencode({'trajectory': UID})}")
     components = watched.page.locator("[data-testid^=stBidiComponent]").filter(visible=True)
     expect(components.first).to_be_visible()
+    # The key belongs to this button: before it is there, nothing listens.
+    expect(watched.page.get_by_role("button", name="Next step")).to_be_enabled()
+    idle(watched.page)
     watched.page.keyboard.press("j")
     expect(watched.page).to_have_url(re.compile("step="))
     watched.page.goto(f"{hostile.url}/inspect?{urlencode({'group': GROUP})}")

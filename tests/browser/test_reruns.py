@@ -1,10 +1,11 @@
-"""Browser tests: what the browser of a page asked for just before its user left the page."""
+"""Browser tests: what a live part of a page asks for while its user leaves the page or clicks on it."""
 
 from __future__ import annotations
 
 import re
 
-from playwright.sync_api import expect
+from playwright.sync_api import WebSocketRoute, expect
+from streamlit.proto.BackMsg_pb2 import BackMsg
 
 from tests.conftest import eventually
 
@@ -36,3 +37,38 @@ def test_a_live_part_of_the_page_before_is_not_drawn_on_the_next_one(shared_stud
     before = page.evaluate("window.sent.length")
     eventually(lambda: page.evaluate("window.sent.length") > before)  # its own live parts go on
     watched.check()
+
+
+def test_a_timer_between_a_click_and_its_request_does_not_take_the_click(shared_studio, watch):
+    """The request of a click is held until a live part has asked, which a busy browser does by itself now and then."""
+    watched = watch(shared_studio.url)
+    page = watched.page
+    passed: list[str] = []
+
+    def slow_clicks(browser: WebSocketRoute) -> None:
+        server = browser.connect_to_server()
+        held: list[bytes] = []
+
+        def hold(message: bytes | str) -> None:
+            assert isinstance(message, bytes)
+            rerun = BackMsg.FromString(message).rerun_script
+            chosen = [list(widget.string_array_value.data) for widget in rerun.widget_states.widgets]
+            if ["Compare"] in chosen and not (rerun.fragment_id or held or passed):
+                held.append(message)
+                return
+            server.send(message)
+            if held and rerun.is_auto_rerun:
+                server.send(held.pop())
+                passed.extend(["timer", "click"])
+
+        browser.on_message(hold)
+
+    page.route_web_socket(re.compile("_stcore/stream"), slow_clicks)
+    page.goto(f"{shared_studio.url}/datasets")
+    expect(page.locator(".cs-strip")).to_be_visible()
+    page.get_by_role("radio", name="Compare").click()
+    expect(page).to_have_url(re.compile("tab=diff"))
+    expect(page.get_by_role("radio", name="Compare")).to_be_checked()
+    assert passed == ["timer", "click"]
+    page.wait_for_timeout(1000)
+    expect(page.get_by_role("radio", name="Compare")).to_be_checked()

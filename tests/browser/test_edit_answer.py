@@ -69,6 +69,8 @@ def test_an_edited_tool_call_reaches_the_exported_rows_and_is_undone(desk, watch
     expect(page.get_by_label("Answer", exact=True)).to_have_value("I look <b>again</b>.")
     page.get_by_role("button", name="Use the captured answer").click()
     expect(page.locator(".cs-table").get_by_text("undone")).to_be_visible()
+    # The editor of before stays until the run of the page has ended.
+    expect(page.get_by_label("Answer", exact=True)).to_have_count(1)
     expect(page.get_by_label("Answer", exact=True)).to_have_value("")
     page.get_by_role("button", name="Redo").click()
     expect(page.locator(".cs-table").get_by_text("in force")).to_be_visible()

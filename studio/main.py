@@ -8,6 +8,18 @@ import streamlit as st
 
 from studio import lifecycle
 
+ASSETS = Path(__file__).parent / "assets"
+
+
+def head() -> None:
+    """Draw what needs no service, so that the browser loads its parts while the service opens."""
+    st.set_page_config(page_title="Claw Studio", page_icon=str(ASSETS / "icon.svg"), layout="wide")
+    st.html(ASSETS / "studio.css")
+    # The name in the logo follows the color-scheme of the sidebar around it, and so the theme.
+    st.logo(ASSETS / "logo.svg", size="large", icon_image=ASSETS / "icon.svg")
+
+
+head()
 # Before the imports below, which the thread that opens the service makes too.
 lifecycle.wait_until_open()
 
@@ -16,10 +28,10 @@ from studio.frame.sidebar import pool_summary  # noqa: E402
 from studio.kit import error_boundary, short_uid  # noqa: E402
 from studio.login import admitted  # noqa: E402
 from studio.nav import DEFAULT_PAGE, PAGES  # noqa: E402
+from studio.reruns import tell_query  # noqa: E402
 
 # URL parameters that name what a page shows.
 SUBJECTS = ("trajectory", "step", "group", "batch", "version")
-ASSETS = Path(__file__).parent / "assets"
 
 
 def tab_title(page: str) -> str:
@@ -30,10 +42,7 @@ def tab_title(page: str) -> str:
 
 def frame() -> None:
     """Draw the frame and run the current page inside its error boundary."""
-    st.set_page_config(page_title="Claw Studio", page_icon=str(ASSETS / "icon.svg"), layout="wide")
-    st.html(ASSETS / "studio.css")
-    # The name in the logo follows the color-scheme of the sidebar around it, and so the theme.
-    st.logo(ASSETS / "logo.svg", size="large", icon_image=ASSETS / "icon.svg")
+    tell_query()
     sections: dict[str, list[st.Page]] = {}
     for info in PAGES.values():
         page = st.Page(info.path, title=info.title, icon=info.icon, default=info.key == DEFAULT_PAGE)

@@ -72,3 +72,56 @@ def test_a_timer_between_a_click_and_its_request_does_not_take_the_click(shared_
     assert passed == ["timer", "click"]
     page.wait_for_timeout(1000)
     expect(page.get_by_role("radio", name="Compare")).to_be_checked()
+
+
+def test_the_second_of_two_quick_clicks_keeps_the_first(demo, watch):
+    """All that the server sends is held between two clicks, so the second one's request has the query of before."""
+    watched = watch(demo[0].url)
+    page = watched.page
+    waiting: list[bytes | str] = []
+    asked: list[str] = []
+    holding = False
+
+    def slow_answers(browser: WebSocketRoute) -> None:
+        server = browser.connect_to_server()
+
+        def ask(message: bytes | str) -> None:
+            nonlocal holding
+            assert isinstance(message, bytes)
+            rerun = BackMsg.FromString(message).rerun_script
+            server.send(message)
+            if holding and not rerun.is_auto_rerun:
+                asked.append(rerun.query_string)
+            if len(asked) == 2:
+                holding = False
+                while waiting:
+                    browser.send(waiting.pop(0))
+
+        def answer(message: bytes | str) -> None:
+            waiting.append(message) if holding else browser.send(message)
+
+        browser.on_message(ask)
+        server.on_message(answer)
+
+    page.route_web_socket(re.compile("_stcore/stream"), slow_answers)
+    page.goto(f"{demo[0].url}/curate")
+    steps, review = page.get_by_role("radio", name="Steps"), page.get_by_role("radio", name="Review", exact=True)
+    expect(steps).to_be_visible()
+    expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning")
+    holding = True
+    steps.click()
+    # The wait lets Playwright call the two functions above.
+    eventually(lambda: page.wait_for_timeout(20) or (len(asked) == 1 and len(waiting) > 20))
+    review.click()
+    expect(page).to_have_url(re.compile(r"(?=.*level=step)(?=.*tab=review)"))
+    expect(review).to_be_checked()
+    assert asked == ["", ""]
+    page.locator("[data-testid=stSidebar]").get_by_role("link", name="Curate").click()
+    expect(page).to_have_url(re.compile(r"/curate$"))
+    trajectories = page.get_by_role("radio", name="Trajectories")
+    expect(trajectories).to_have_count(1)
+    expect(trajectories).to_be_checked()
+    page.go_back()
+    expect(page).to_have_url(re.compile(r"(?=.*level=step)(?=.*tab=review)"))
+    expect(review).to_be_checked()
+    watched.check()

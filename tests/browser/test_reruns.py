@@ -93,9 +93,10 @@ def test_the_second_of_two_quick_clicks_keeps_the_first(demo, watch):
             if holding and not rerun.is_auto_rerun:
                 asked.append(rerun.query_string)
             if len(asked) == 2:
-                holding = False
+                # Held until the last one is sent: a message that comes meanwhile keeps its place.
                 while waiting:
                     browser.send(waiting.pop(0))
+                holding = False
 
         def answer(message: bytes | str) -> None:
             waiting.append(message) if holding else browser.send(message)

@@ -27,8 +27,10 @@ MAX_RECORDS = 2048
 MAX_BATCH_BYTES = 128 << 20
 """Bytes of records in a batch. A transaction costs the planning of some 30 statements, whatever it stores."""
 WAIT_S = 0.5
-PAUSE_S = 0.15
-"""After a batch that reached the journal's end, so that a slow trickle is stored in few transactions, seconds."""
+PAUSE_S, MAX_PAUSE_S = 0.15, 0.4
+PAUSE_PER_CPU_S = 2.5
+"""After a batch that reached the journal's end, so that a slow trickle is stored in few transactions: this many times
+the processor seconds of the batch, within these bounds, seconds."""
 BACKOFF_S = 1.0
 SHIPPING_S = 0.05
 """Between looks for records of other machines, seconds."""
@@ -195,6 +197,7 @@ class Ingest:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            begun = time.thread_time()
             try:
                 n = self.run_once()
             except StudioError as error:
@@ -204,7 +207,7 @@ class Ingest:
             if n == 0:
                 self._wait(SHIPPING_S if self._others.until else WAIT_S)
             elif self._whole_round == self._n_rounds:
-                self._stopping.wait(PAUSE_S)
+                self._stopping.wait(pause_s(time.thread_time() - begun))
 
     def _one_batch(self) -> int:
         self._n_rounds += 1
@@ -308,6 +311,11 @@ class Ingest:
         self._held.replace(batch.released, batch.held)
         if batch.damages:
             self.n_damages = self._pool.journal.n_damages()
+
+
+def pause_s(batch_cpu_s: float) -> float:
+    """How long to wait after a batch that took this much processor time and reached the journal's end, seconds."""
+    return min(max(PAUSE_S, PAUSE_PER_CPU_S * batch_cpu_s), MAX_PAUSE_S)
 
 
 def _held_record(row: Mapping[str, Any]) -> HeldRecord:

@@ -216,6 +216,16 @@ WHERE g.prompt_uid = t.prompt_uid AND g.channel = t.channel
     AND (g.difficulty IS DISTINCT FROM t.difficulty OR g.zero_variance <> (t.finding_bits & $bit <> 0))
 """
 
+_MAY_BE_HACKED = """
+SELECT coalesce(bool_or(reward > 0.5 OR finding_bits & $bit <> 0), FALSE)
+FROM trajectory_state SEMI JOIN scope USING (trajectory_id)
+"""
+_GROUPS_HAVE_STATE = """
+SELECT coalesce(bool_or(reward IS NOT NULL OR difficulty IS NOT NULL OR finding_bits & $bit <> 0), FALSE)
+FROM trajectory_state SEMI JOIN regrouped USING (prompt_uid, channel)
+"""
+"""``_MAY_BE_HACKED`` and this: whether ``_HACKING`` and ``_GROUPS`` can change a row. These two are faster."""
+
 _MUTABLE = (
     "prompt_uid", "channel", "run", "call_kind", "reward", "quality", "trainable", "n_notes", "is_last", "correct",
     "finding_bits", "tags_json",
@@ -237,11 +247,11 @@ def derive_group_state(work: Workspace) -> None:
     Reads ``scope``, ``regrouped``, ``live`` and ``trajectory_opinions``. Adopted reward policies are applied first.
     """
     apply_adopted(work)
-    work.cursor.execute(
-        _HACKING,
-        {"bit": BIT["reward_hacking"], "checks": list(CHECKS), "failed_outcomes": list(FAILED_OUTCOMES)},
-    )
-    work.cursor.execute(_GROUPS, {"bit": BIT["zero_variance"]})
+    hacking, zero_variance = {"bit": BIT["reward_hacking"]}, {"bit": BIT["zero_variance"]}
+    if work.holds(_MAY_BE_HACKED, hacking):
+        work.cursor.execute(_HACKING, {**hacking, "checks": list(CHECKS), "failed_outcomes": list(FAILED_OUTCOMES)})
+    if work.holds(_GROUPS_HAVE_STATE, zero_variance):
+        work.cursor.execute(_GROUPS, zero_variance)
 
 
 def _derive(work: Workspace) -> None:

@@ -80,6 +80,10 @@ class Workspace:
         if table == "live":
             self._n_live = counts[0][0]
 
+    def holds(self, sql: str, parameters: Any) -> bool:
+        """The answer to a query of one yes or no."""
+        return bool(self.cursor.execute(sql, parameters).fetchall()[0][0])
+
     def scope_to_all(self) -> None:
         """``scope``: all trajectories."""
         self.fill("scope", "SELECT trajectory_id FROM trajectories")

@@ -27,8 +27,8 @@ MAX_RECORDS = 2048
 MAX_BATCH_BYTES = 128 << 20
 """Bytes of records in a batch. A transaction costs the planning of some 30 statements, whatever it stores."""
 WAIT_S = 0.5
-PAUSE_S, MAX_PAUSE_S = 0.15, 0.4
-PAUSE_PER_CPU_S = 2.5
+PAUSE_S, MAX_PAUSE_S = 0.15, 0.3
+PAUSE_PER_CPU_S = 2.0
 """After a batch that reached the journal's end, so that a slow trickle is stored in few transactions: this many times
 the processor seconds of the batch, within these bounds, seconds."""
 BACKOFF_S = 1.0

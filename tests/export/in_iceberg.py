@@ -2,7 +2,8 @@
 
     python in_iceberg.py CATALOG_URI WAREHOUSE TABLE DATASET...
 
-Prints one line of JSON: the results of ``register``, and by snapshot its summary and what pyiceberg's scan of it gives.
+Prints one line of JSON: the results of ``register``, the table's metadata file, and by snapshot its summary and what
+pyiceberg's scan of it gives.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def main() -> None:
             done = {"refused": error.message, "field": error.field}
         results["registered"].append(done)
     stored = load_catalog("tests", **properties).load_table(table)
-    results["snapshots"] = []
+    results |= {"metadata": stored.metadata_location, "snapshots": []}
     for snapshot in stored.metadata.snapshots:
         rows = stored.scan(snapshot_id=snapshot.snapshot_id).to_arrow().to_pylist()
         files = stored.inspect.files(snapshot.snapshot_id)["file_path"].to_pylist()

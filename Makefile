@@ -36,14 +36,14 @@ $(VENV)/.docs: requirements.lock pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install -q -c requirements.lock -e '.[docs]'
 	@touch $@
 
+# Each process imports some hundred modules: whatever the shell says, what it compiles is kept for the next start.
+studio serve test beyond: export PYTHONDONTWRITEBYTECODE :=
 studio: $(VENV)/.studio ## install and open the studio on its embedded defaults
 	$(BIN)/streamlit run studio $(ARGS)
 
 serve: $(VENV)/.studio ## the same service without a screen
 	$(BIN)/claw-studio serve $(ARGS)
 
-# Tests start some hundred processes: whatever the shell says, what they compile is kept for the next one.
-test beyond: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.test ## install what tests need and run them
 	$(BIN)/python -m pytest -m 'not beyond' -n $(WORKERS) --dist loadfile $(ARGS)
 

@@ -4,8 +4,8 @@
 
 Each round starts ``streamlit run studio`` (what ``make studio`` runs once it is installed) on an empty data folder and
 opens Overview in a Chromium that is already running; the time ends when the page's head is drawn. The first round warms
-the file cache and is not counted. Imports are the interpreter's own account (``PYTHONPROFILEIMPORTTIME``) of one more
-start, summed by package. Writes bench/results/start.json.
+the file cache, compiles the modules and is not counted. Imports are the interpreter's own account
+(``PYTHONPROFILEIMPORTTIME``) of one more start, summed by package. Writes bench/results/start.json.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ GOAL_S = 3.0
 N_PACKAGES = 12
 NOT_AT_START = ("torch", "transformers", "litellm")
 """Packages that no start may import."""
+KEPT = {"PYTHONDONTWRITEBYTECODE": ""}
+"""Compiled modules are kept whatever the shell says, as ``make studio`` keeps them."""
 _IMPORT = re.compile(r"import time:\s+(?P<own_us>\d+) \|\s+\d+ \|\s*(?P<name>\S+)")
 
 
@@ -51,7 +53,7 @@ def cpu_s(pid: int) -> float:
 def first_page(browser: Browser, folder: Path) -> dict[str, float]:
     """Seconds from the command until the server answers and until Overview is drawn, and the processor time of both."""
     began = time.perf_counter()
-    studio: Studio = start_studio(folder, gateway=False)
+    studio: Studio = start_studio(folder, env=KEPT, gateway=False)
     answered_s = time.perf_counter() - began
     page = browser.new_page(viewport=VIEWPORT)
     try:
@@ -66,7 +68,7 @@ def first_page(browser: Browser, folder: Path) -> dict[str, float]:
 
 def imports(browser: Browser, folder: Path) -> dict[str, Any]:
     """Milliseconds of importing by package, as the interpreter of the studio's own process reports them."""
-    studio = start_studio(folder, env={"PYTHONPROFILEIMPORTTIME": "1"})
+    studio = start_studio(folder, env={**KEPT, "PYTHONPROFILEIMPORTTIME": "1"})
     page = browser.new_page(viewport=VIEWPORT)
     page.goto(studio.url)
     page.locator(".cs-head").wait_for()

@@ -254,6 +254,28 @@ def rollout_rows() -> Iterator[Row]:
         )
 
 
+def cluster_rows() -> Iterator[Row]:
+    """More machines: gateways, and a job of Ray Data."""
+    runs = load("cluster-quota")
+    times = [run["speed_up"] for run in runs["runs"]]
+    costs = [run["cpu_per_call_ratio"] for run in runs["runs"]]
+    yield (
+        f"two gateways against one, each with {runs['quota']:g} of a processor",
+        f"{min(times):.2f} to {max(times):.2f} × the calls; processor time of a call {min(costs):.2f} to "
+        f"{max(costs):.2f} ×",
+        "",
+    )
+    jobs = load("jobs")
+    share = jobs["share"]
+    for name, job in jobs["formats"].items():
+        yield (
+            f"`{name}` as a job of Ray Data, {jobs['parts']} parts, {jobs['n_tokens'] / 1e6:,.0f} M tokens: "
+            f"two workers against one, each with {share['processors']:g} of a processor",
+            f"{job['median_speed_up']:.2f} × as fast ({', '.join(f'{one:.2f}' for one in job['speed_up'])})",
+            f"one process without Ray: {job['cpu_seconds_alone']:.1f} s of processor, the same bytes",
+        )
+
+
 def start_rows() -> Iterator[Row]:
     """From the command to the first page."""
     results = load("start")
@@ -279,6 +301,7 @@ def table() -> str:
         *ingest_rows(),
         *loop_rows(),
         *rollout_rows(),
+        *cluster_rows(),
         *start_rows(),
     ]
     lines = ["| what | measured | beside it, in the same run |", "|---|---|---|"]

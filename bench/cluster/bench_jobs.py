@@ -6,7 +6,9 @@ Run it with the interpreter that has Ray, as root: each worker node, its raylet 
 cgroup with ``--quota`` processors. Where that is not possible each gets one processor of its own by affinity, which it
 shares with the head. The head runs no tasks; it joins the parts, which is in the time. Processes are
 started and packages imported before. A part is one prompt group of 8 rollouts with 50 steps, about 6.5 M tokens. The
-bytes are compared with those of one process without Ray. Writes bench/results/jobs.json.
+bytes are compared with those of one process without Ray. Each share's periods of 0.1 s with work show whether both
+workers had some, and the throttled ones whether the quota was what limited them. Writes
+bench/results/jobs.json.
 """
 
 from __future__ import annotations
@@ -38,7 +40,6 @@ from core.export.parts import StepDataset  # noqa: E402
 from core.pool import Pool  # noqa: E402
 from core.types import View  # noqa: E402
 
-RESULTS = ROOT / "bench" / "results" / "jobs.json"
 CPU = Path("/sys/fs/cgroup/cpu")
 PERIOD_US = 100_000
 GROUP = 8
@@ -80,6 +81,13 @@ class Share:
                         os.sched_setaffinity(one, {self.number % (os.cpu_count() or 1)})
                     else:
                         (self.folder / "cgroup.procs").write_text(str(one))
+
+    def used(self) -> dict[str, int]:
+        """So far: periods of 0.1 s in which it had work, and those in which the quota was used up. None by affinity."""
+        if self.folder is None:
+            return {}
+        stat = dict(line.split() for line in (self.folder / "cpu.stat").read_text().splitlines())
+        return {"periods": int(stat["nr_periods"]), "throttled": int(stat["nr_throttled"])}
 
     def end(self) -> None:
         """Remove the cgroup, which must be empty."""
@@ -128,10 +136,16 @@ def measured(dataset: Path, formats: list[str], quota: float, folder: Path) -> d
         warm([node.node_id for node in nodes], dataset, formats, folder / f"warm-{n}")
         for name in formats:
             out = folder / f"{name}-{n}"
+            before = [share.used() for share in shares]
             began = time.perf_counter()
             result = export_on_ray(dataset, name, out)
             seconds = time.perf_counter() - began
-            results[name].append({"workers": n, "seconds": round(seconds, 2), "sha256": result.manifest["sha256"]})
+            used = [
+                {what: value - then[what] for what, value in share.used().items()}
+                for share, then in zip(shares, before, strict=True)
+            ]
+            row = {"workers": n, "seconds": round(seconds, 2), "sha256": result.manifest["sha256"]}
+            results[name].append({**row, "shares": used, "load": os.getloadavg()[0]})
             print(name, results[name][-1], flush=True)
     ray.shutdown()
     cluster.shutdown()
@@ -146,6 +160,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--formats", nargs="+", default=["group_trees", "trl_sft"])
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "jobs.json")
     given = parser.parse_args()
     os.environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
@@ -173,6 +188,8 @@ def main() -> None:
         times = [[one["seconds"] for one in each[form]] for each in rounds]
         formats[form] = {
             "seconds": times,
+            "shares": [[one["shares"] for one in each[form]] for each in rounds],
+            "load": [[one["load"] for one in each[form]] for each in rounds],
             "speed_up": [round(one / two, 2) for one, two in times],
             "median_speed_up": round(statistics.median(one / two for one, two in times), 2),
             "same_bytes": {row["sha256"] for each in rounds for row in each[form]} == {alone[form]["sha256"]},
@@ -184,13 +201,14 @@ def main() -> None:
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {"cpus": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}", "load_before": load},
         "versions": {one: version(one) for one in ("ray", "pyarrow", "numpy")},
-        "about": "seconds are [one worker, two workers], once for each repeat, from the call to the joined file",
+        "about": "seconds are [one worker, two workers], once for each repeat, from the call to the joined file; "
+        "shares are what each worker's cgroup used in that time",
         "share": {"kind": probe.kind, "processors": given.quota},
         "parts": len(head["parts"]),
         "n_tokens": head["n_tokens"],
         "formats": formats,
     }
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    given.out.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results, indent=1))
 
 

@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
-from typing import IO, Any, Final, Protocol
+from typing import Any, Final
 
 from core.config import Settings
 from core.errors import KeySpent, StudioError
@@ -31,72 +31,21 @@ from core.gateway.telemetry.stats import GatewayStats
 from core.journal import LOCAL, incarnation
 from core.journal.lock import is_held
 from core.workers.fence import LEASE_S
-from core.workers.pipe import Sender, messages
+from core.workers.lost import LostWorkers
+from core.workers.pipe import messages
+from core.workers.process import GatewayProcess, WorkerProcess
 from core.workers.spawn import worker_process
 
 START_TIMEOUT_S: Final = 90.0
 ACK_TIMEOUT_S: Final = 5.0
 STOP_TIMEOUT_S: Final = 30.0
 BACKOFF_S: Final = (0.1, 0.5, 2.0, 10.0)
-SILENT_LOOKS: Final = 20
-"""Looks without a sign of life, half a second each, after which a worker is reported. A worker gives one each second.
-"""
 HUNG_LOOKS: Final = 240
 """Looks after which a silent worker is killed and restarted."""
 STEADY_S: Final = 30.0
 """A worker that ran longer than this is restarted at once, seconds."""
 
 log = logging.getLogger(__name__)
-
-
-class GatewayProcess(Protocol):
-    """The part of ``subprocess.Popen`` that is used of a worker, here or on another machine."""
-
-    pid: int
-    stdin: IO[bytes] | None
-    stdout: IO[bytes] | None
-
-    def kill(self) -> None:
-        """End it at once."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Its exit code. Raises subprocess.TimeoutExpired."""
-
-
-class _Process:
-    """One worker's process and its state. ``node``: its machine, None for this one; ``slot``: which one there."""
-
-    def __init__(
-        self, name: str, popen: GatewayProcess, begin: Mapping[str, Any], node: str | None = None, slot: str = ""
-    ) -> None:
-        self.name = name
-        self.node = node
-        self.slot = slot or name
-        self.started_at = time.monotonic()
-        self.acked = 0
-        self.drained = 0
-        self.failure: str | None = None
-        self.ready = False
-        self.n_missed = 0
-        self.port: int | None = None
-        self.ended = False
-        """Whether its end was seen on its machine."""
-        self.popen = popen
-        assert self.popen.stdin is not None
-        self.sender = Sender(self.popen.stdin, f"to-{name}")
-        self.sender.send(begin)
-
-    @property
-    def silent(self) -> bool:
-        """Whether it has given no sign of life for ten seconds."""
-        return self.n_missed >= SILENT_LOOKS
-
-    @property
-    def state(self) -> str:
-        """``up``, ``silent``, ``starting``, or ``restarting`` when it has ended and another is about to start."""
-        if self.ended:
-            return "restarting"
-        return "starting" if not self.ready else "silent" if self.silent else "up"
 
 
 class Fleet:
@@ -150,12 +99,11 @@ class Fleet:
         self._engine_status: dict[str, list[dict[str, Any]]] = {}
         self._journal_errors: dict[str, str] = {}
         self._unshipped: dict[str, tuple[int, float]] = {}
-        self._lost: dict[str, tuple[str, float]] = {}
-        """Workers of other machines that may still run: name -> machine, when they hold calls at the latest."""
+        self._lost = LostWorkers()
         self._late: dict[str, int] = {}
         """Workers that did not apply a change in time, and its number."""
         self._reserved: socket.socket | None = None
-        self._processes: dict[str, _Process] = {}
+        self._processes: dict[str, WorkerProcess] = {}
         self._threads: dict[str, threading.Thread] = {}
         self._n_sent = 0
         self._n_drains = 0
@@ -330,7 +278,7 @@ class Fleet:
         """Machines with a worker that has not applied the last change. It holds calls until it has."""
         with self._state_changed:
             serving = {p.node for p in self._processes.values() if p.ready and not p.silent}
-            lost = {node for node, _ in self._lost.values()} - serving
+            lost = self._lost.nodes() - serving
             late = {
                 p.node for p in self._processes.values() if p.node is not None and p.acked < self._late.get(p.name, 0)
             }
@@ -339,8 +287,7 @@ class Fleet:
     def forget(self, node: str) -> None:
         """A machine is gone: it is not named any more."""
         with self._state_changed:
-            now = time.monotonic()
-            self._lost = {name: one for name, one in self._lost.items() if one[0] != node or one[1] > now}
+            self._lost.forget(node)
 
     def serve_remote(
         self,
@@ -370,21 +317,16 @@ class Fleet:
                 return
             # Under the lock, so that the worker gets every later change.
             begin = self._begin(name, owner=owner, **settings)
-            process = self._processes[name] = _Process(name, popen, begin, node, slot)
+            process = self._processes[name] = WorkerProcess(name, popen, begin, node, slot)
             process.drained = self._n_drains
         with contextlib.suppress(OSError):
             self._listen(process)
         with self._state_changed:
             del self._processes[name]
             process.ready = False
-            now = time.monotonic()
-            self._lost = {
-                lost: (machine, until)
-                for lost, (machine, until) in self._lost.items()
-                if machine != node or until > now
-            }
+            self._lost.forget(node)
             if not process.ended:
-                self._lost[name] = node, now + LEASE_S
+                self._lost.add(name, node)
             self._state_changed.notify_all()
         process.sender.close(0.0)
         self._engine_status.pop(name, None)
@@ -470,10 +412,10 @@ class Fleet:
         self._unshipped.pop(name, None)
         self._on_journalled()
 
-    def _started(self, name: str) -> _Process | None:
+    def _started(self, name: str) -> WorkerProcess | None:
         """A new process; None if the system has no resources for one."""
         try:
-            process = self._processes[name] = _Process(name, worker_process(), self._begin(name))
+            process = self._processes[name] = WorkerProcess(name, worker_process(), self._begin(name))
             # It has no calls from before.
             process.drained = self._n_drains
         except OSError as error:
@@ -481,7 +423,7 @@ class Fleet:
             return None
         return process
 
-    def _listen(self, process: _Process) -> None:
+    def _listen(self, process: WorkerProcess) -> None:
         assert process.popen.stdout is not None
         with process.popen.stdout as pipe:
             for message in messages(pipe):
@@ -522,7 +464,7 @@ class Fleet:
                         process.failure = message.get("failed", process.failure)
                         self._state_changed.notify_all()
 
-    def _may_call(self, process: _Process, message: Mapping[str, Any]) -> None:
+    def _may_call(self, process: WorkerProcess, message: Mapping[str, Any]) -> None:
         binding = self._keys.binding(message["key"])
         answer: dict[str, Any] = {}
         try:
@@ -536,7 +478,7 @@ class Fleet:
             answer = {"refused": f"the key's usage is unknown: {type(error).__name__}", "retry_after_s": 1.0}
         process.sender.send({"do": "may", "id": message["id"], **answer})
 
-    def _lend_engine(self, process: _Process) -> None:
+    def _lend_engine(self, process: WorkerProcess) -> None:
         try:
             answer = {"base_url": self._local_engine()}
         except StudioError as error:
@@ -558,7 +500,7 @@ class Fleet:
                     log.error("gateway processes %s did not apply %r in time", names, message["do"])
                     break
             self._late = {p.name: number for p in late}
-            while (left_s := max((until for _, until in self._lost.values()), default=0.0) - time.monotonic()) > 0:
+            while (left_s := self._lost.left_s()) > 0:
                 # A worker whose connection was lost may take calls until its last answer has ended.
                 self._state_changed.wait(left_s)
 

@@ -27,6 +27,7 @@ from core.config import Settings
 from core.service import Service
 from core.serving.process import EngineProcess
 from core.workers import fleet as fleet_module
+from core.workers import process as process_module
 from tests.conftest import ServeProcess, eventually, scripted_engine
 from tests.left_out import only_in_ci
 from tests.processes import children, gateway_workers, query_processes
@@ -213,7 +214,7 @@ def test_a_worker_that_was_stopped_serves_nothing_by_what_it_knew_before(
 def test_a_worker_that_hangs_is_told_and_replaced(
     tmp_path: Path, engine: EngineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_module, "SILENT_LOOKS", 6)
+    monkeypatch.setattr(process_module, "SILENT_LOOKS", 6)
     monkeypatch.setattr(fleet_module, "HUNG_LOOKS", 14)
     service = Service.open(Settings(data_dir=tmp_path, port=0, gateways=2, engine=str(engine.base_url)))
     try:
@@ -236,7 +237,7 @@ def test_an_owner_that_was_stopped_blames_no_worker(serve: Callable[..., ServePr
     service = serve(str(engine.base_url), env={"CLAW_STUDIO_GATEWAYS": "2"})
     before = gateway_workers(service.process.pid)
     with stopped(service.process.pid):
-        time.sleep(fleet_module.SILENT_LOOKS * 0.5 + 3)
+        time.sleep(process_module.SILENT_LOOKS * 0.5 + 3)
     assert service.http.get("/healthz").status_code == 200
     assert gateway_workers(service.process.pid) == before
     assert service.stop() == 0

@@ -41,7 +41,17 @@ from core.types import TokenSource, View
 
 TEMPERATURE_EPS = 1e-6
 
-__all__ = ["Plan", "PlanGroup", "PlanPool", "PlanSource", "PlanTrajectory", "count_plan", "narrowed", "plan"]
+__all__ = [
+    "Plan",
+    "PlanGroup",
+    "PlanPool",
+    "PlanSource",
+    "PlanTrajectory",
+    "count_plan",
+    "narrowed",
+    "plan",
+    "plan_without_hash",
+]
 
 
 def plan(pool: PlanPool, view: View, recipe: Recipe, *, in_use: pa.Array | None = None) -> Plan:
@@ -61,6 +71,14 @@ def plan(pool: PlanPool, view: View, recipe: Recipe, *, in_use: pa.Array | None 
     if recipe.dataset is not None:
         return _plan_of_version(VersionSource(pool, recipe.dataset), view, recipe, in_use)
     return _plan(pool.training, view if recipe.view is None else narrowed(view, recipe.view), recipe, in_use)
+
+
+def plan_without_hash(pool: PlanPool, view: View, recipe: Recipe) -> Plan:
+    """``plan(…)`` with an empty hash, for comparisons that lease and export nothing. Raises as plan."""
+    if recipe.dataset is not None:
+        return plan(pool, view, recipe)
+    narrow = view if recipe.view is None else narrowed(view, recipe.view)
+    return _plan(pool.training, narrow, recipe, None, hashed=False)
 
 
 def narrowed(view: View, name: str) -> View:
@@ -185,7 +203,7 @@ def _take_edits(source: PlanSource, funnel: Funnel, recipe: Recipe, in_use: pa.A
     return edits
 
 
-def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> Plan:
+def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None, *, hashed: bool = True) -> Plan:
     remaining = _remaining(source, view, recipe, in_use)
     funnel = remaining.funnel
     batch, rows, chosen = remaining.selector.batch()
@@ -201,11 +219,14 @@ def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | Non
         "recipe": recipe.to_json(),
         "policy_version": remaining.version,
     }
-    exported = _exported(source, funnel.candidates.rows, pa.array(exported_rows))
+    content_hash = ""
+    if hashed:
+        exported = _exported(source, funnel.candidates.rows, pa.array(exported_rows))
+        content_hash = _content_hash(request, steps, exported)
     return Plan(
         view=view,
         recipe=recipe,
-        hash=_content_hash(request, steps, exported),
+        hash=content_hash,
         policy_version=remaining.version,
         steps=steps,
         trajectories=trajectories,

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from core.batch.plan import PlanPool, PlanSource, count_plan, plan
+from core.batch.plan import PlanPool, PlanSource, count_plan, plan_without_hash
 from core.batch.recipe import Recipe, parse_recipe
 from core.batch.result import Plan
 from core.errors import InvalidInput
@@ -148,7 +148,7 @@ def credit_of(
         defaults: dict[str, Any] = {} if name == recipe.algorithm else {"options": {}}
         try:
             wanted = parse_recipe({**recipe.to_json(), "algorithm": name, "batch_size": None, **defaults})
-            estimated = plan(same, view, wanted)
+            estimated = plan_without_hash(same, view, wanted)
         except InvalidInput as error:
             credits.append(TrajectoryCredit(name, error=error.message))
             continue

@@ -69,7 +69,10 @@ class Stats:
         self, view: View, column: str, *, by: str | None = None, bins: int = 24, parts: int = 6
     ) -> pa.Table:
         """Columns ``low``, ``high``, ``part``, ``n_steps``, see ``core.pool.query.distribution.distribution``."""
-        return distribution(self._reader, view, column, by, bins, parts)
+        return self._cache.cached(
+            ("distribution", view, column, by, bins, parts),
+            lambda: distribution(self._reader, view, column, by, bins, parts),
+        )
 
     def trends(
         self, view: View = NO_VIEW, *, axis: str = "time", by: str | None = None, points: int = 40, parts: int = 6

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.batch.plan import count_plan, plan
+from core.batch.plan import count_plan, plan, plan_without_hash
 from core.batch.recipe import parse_recipe
 from core.batch.whatif import credit_of, sweep
 from core.errors import InvalidInput
@@ -76,3 +76,15 @@ def test_credit_side_by_side_is_each_plans_own(filled):
     assert len(credits["reinforce_plus_plus"].tokens) == 4
     assert "value" in credits["step_gae"].error
     assert np.isnan(credits["sft"].steps).all()
+
+
+@pytest.mark.parametrize("fields", [{}, {"algorithm": "turn_discount"}, {"algorithm": "sft"}, {"algorithm": "dpo"}])
+def test_a_plan_without_its_hash_is_the_plan_and_reads_no_facts(filled, fields, monkeypatch):
+    recipe = parse_recipe(fields)
+    made = plan(filled, View(), recipe)
+    monkeypatch.setattr(filled.training, "facts_hashes", None)
+    plain = plan_without_hash(filled, View(), recipe)
+    assert made.hash and not plain.hash
+    assert plain.steps.equals(made.steps) and plain.trajectories.equals(made.trajectories)
+    assert (plain.pairs, plain.excluded, plain.remaining) == (made.pairs, made.excluded, made.remaining)
+    assert (plain.level, plain.lacks, plain.counts) == (made.level, made.lacks, made.counts)

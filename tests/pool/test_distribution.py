@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from core.errors import InvalidInput
-from core.pool import Pool
+from core.pool import Pool, stats
 from core.types import Step, View
 
 
@@ -101,3 +101,20 @@ def test_what_a_label_reaches(spread, view):
     assert pool.stats.reach(View({"agent": "nobody"}), "trajectory") == dict.fromkeys(
         ("n_groups", "n_trajectories", "n_steps", "n_tokens"), 0
     )
+
+
+def test_a_distribution_is_computed_once_until_the_next_write(spread, monkeypatch):
+    pool, steps = spread
+    computed = []
+    compute = stats.distribution
+    monkeypatch.setattr(stats, "distribution", lambda *given: computed.append(given) or compute(*given))
+    first = pool.stats.distribution(View(), "step_index", by="agent")
+    assert pool.stats.distribution(View(), "step_index", by="agent").equals(first)
+    assert len(computed) == 1
+    assert pool.stats.distribution(View(), "step_index").num_rows == 5
+    assert pool.stats.distribution(View({"agent": "a"}), "step_index", by="agent").column_names == first.column_names
+    assert len(computed) == 3
+    pool.steps.append([Step(step_uid="late", trajectory_uid="t0", prompt_uid="g", step_index=9, created_at=2e9)])
+    rows = pool.stats.distribution(View(), "step_index", by="agent").to_pylist()
+    counted = Counter((step.step_index, step.agent) for step in steps) + Counter({(9, None): 1})
+    assert {(row["low"] + 0.5, row["part"]): row["n_steps"] for row in rows} == dict(counted)

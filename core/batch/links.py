@@ -43,7 +43,8 @@ def origins(candidates: Candidates, alive: Bools, links: pa.Table) -> Ints:
     previous = np.full(n, -1, dtype=np.int64)
     same = candidates.trajectory[rows[1:]] == candidates.trajectory[rows[:-1]]
     previous[rows[1:][same]] = rows[:-1][same]
-    parent = places(links["parent_step_uid"].combine_chunks(), candidates.rows["step_uid"].combine_chunks())
+    named = pc.index_in(links["parent_step_uid"], value_set=candidates.rows["step_uid"].combine_chunks())
+    parent = pc.fill_null(named, -1).to_numpy().astype(np.int64)
     transition = links["transition"].combine_chunks()
     forked = pc.fill_null(pc.equal(transition, Transition.FORKED.value), False).to_numpy(zero_copy_only=False)
     goes_on = pc.is_in(transition, pa.array([one.value for one in CONTINUES], transition.type))
@@ -69,23 +70,6 @@ def origins(candidates: Candidates, alive: Bools, links: pa.Table) -> Ints:
             none_named = at < 0 and (produced[row] or not forked[row])
             before[row] = previous[row] if none_named else at
     return before
-
-
-def places(wanted: pa.Array, uids: pa.Array) -> Ints:
-    """The place in ``uids``, which are distinct, of each wanted uid, -1 for null or none: int64 [n], as many as uids.
-
-    Most steps follow the row before them, so those are compared first, and only the others are looked up.
-    """
-    found = np.full(len(wanted), -1, dtype=np.int64)
-    known = wanted.is_valid().to_numpy(zero_copy_only=False)
-    follows = np.zeros(len(wanted), dtype=np.bool_)
-    follows[1:] = pc.fill_null(pc.equal(wanted[1:], uids[:-1]), False).to_numpy(zero_copy_only=False)
-    found[follows] = np.flatnonzero(follows) - 1
-    others = np.flatnonzero(known & ~follows)
-    if len(others):
-        named = pc.index_in(wanted.take(pa.array(others)), value_set=uids)
-        found[others] = pc.fill_null(named, -1).to_numpy(zero_copy_only=False)
-    return found
 
 
 def _forked_from(

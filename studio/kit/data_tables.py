@@ -24,7 +24,8 @@ ARROW_WIDTH = 16
 class TableSpec:
     """A table's columns: the one that holds the uid, those shown without a choice, and the configuration of all.
 
-    The first ones together fit a page that is 1440 pixels wide; ``column_choice`` offers the others.
+    The first ones together fit beside the filters of a page that is 1280 pixels wide; ``column_choice`` offers the
+    others.
     """
 
     uid: str
@@ -37,16 +38,16 @@ def trajectory_table() -> TableSpec:
     c = st.column_config
     return TableSpec(
         "trajectory_uid",
-        ("prompt_preview", "trajectory_uid", "agent", "n_steps", "reward", "findings", "started_at"),
+        ("prompt_preview", "trajectory_uid", "n_steps", "reward", "findings", "started_at"),
         {
-            "trajectory_uid": c.TextColumn("Trajectory", width=154),
+            "trajectory_uid": c.TextColumn("Trajectory", width=140),
             "prompt_uid": c.TextColumn("Prompt group", width=120),
-            "prompt_preview": c.TextColumn("Task", width=212),
+            "prompt_preview": c.TextColumn("Task", width=190),
             "agent": c.TextColumn("Agent", width=92),
             "run": c.TextColumn("Run", width=110),
             "model": c.TextColumn("Model", width=90),
             "channel": c.TextColumn("Channel", width=70),
-            "n_steps": c.NumberColumn("Steps", width=56, format="localized"),
+            "n_steps": c.NumberColumn("Steps", width=52, format="localized"),
             "tokens": c.NumberColumn(
                 "Unique tokens", width=96, format="localized",
                 help="Each stored token counted once; a batch counts a prompt again in every step that has it",
@@ -74,11 +75,11 @@ def group_table() -> TableSpec:
     c = st.column_config
     return TableSpec(
         "prompt_uid",
-        ("prompt_preview", "prompt_uid", "n_trajectories", "n_scored", "n_steps", "reward_mean", "reward_std",
-         "success_rate", "zero_variance"),
+        ("prompt_preview", "prompt_uid", "n_trajectories", "reward_mean", "reward_std", "success_rate",
+         "zero_variance"),
         {
             "prompt_uid": c.TextColumn("Prompt group", width=130),
-            "prompt_preview": c.TextColumn("Task", width=230),
+            "prompt_preview": c.TextColumn("Task", width=208),
             "n_trajectories": c.NumberColumn("Trajectories", width=86),
             "n_complete": c.NumberColumn("Complete", width=70),
             "n_scored": c.NumberColumn("Scored", width=60),
@@ -99,10 +100,10 @@ def run_table() -> TableSpec:
     c = st.column_config
     return TableSpec(
         "run",
-        ("run", "n_trajectories", "n_groups", "n_scored", "reward_mean", "success_rate", "n_steps_mean",
-         "n_tokens_mean", "error_rate", "started_at"),
+        ("run", "n_trajectories", "reward_mean", "success_rate", "n_steps_mean", "n_tokens_mean", "error_rate",
+         "started_at"),
         {
-            "run": c.TextColumn("Run", width=190),
+            "run": c.TextColumn("Run", width=170),
             "n_trajectories": c.NumberColumn("Trajectories", width=84, format="localized"),
             "n_groups": c.NumberColumn("Groups", width=62, format="localized", help="Prompt groups"),
             "n_scored": c.NumberColumn("Scored", width=60, format="localized"),
@@ -132,12 +133,12 @@ def step_table() -> TableSpec:
     c = st.column_config
     return TableSpec(
         "step_uid",
-        ("trajectory_uid", "step_index", "preview", "tool_names", "n_response_tokens", "reward", "findings"),
+        ("trajectory_uid", "step_index", "preview", "tool_names", "reward", "findings"),
         {
             "step_uid": c.TextColumn("Step uid", width=164),
-            "trajectory_uid": c.TextColumn("Trajectory", width=164),
+            "trajectory_uid": c.TextColumn("Trajectory", width=140),
             "step_index": c.NumberColumn("Step", width=48, help="Position in the trajectory, from 0"),
-            "preview": c.TextColumn("Answer", width=220),
+            "preview": c.TextColumn("Answer", width=190),
             "tool_names": c.ListColumn("Tools", width=96),
             "n_prompt_tokens": c.NumberColumn("Prompt", width=64, format="localized"),
             "n_response_tokens": c.NumberColumn("Response", width=74, format="localized"),
@@ -151,7 +152,7 @@ def step_table() -> TableSpec:
             "finish_reason": c.TextColumn("Finish", width=76),
             "latency_s": c.NumberColumn("Latency", width=68, format="%.2f s"),
             "created_at": c.DatetimeColumn("Time", width=128, format="MMM D, HH:mm:ss"),
-            "findings": c.TextColumn("Findings", width=150, help="Findings of automatic checks"),
+            "findings": c.TextColumn("Findings", width=146, help="Findings of automatic checks"),
             "correct": c.CheckboxColumn("Correct", width=66, help="Label set by people; empty is unlabelled"),
             "staleness": c.NumberColumn("Staleness", width=70, help="Current policy version minus the step's"),
             "difficulty": c.NumberColumn("Difficulty", width=70, format="%.2f", help="1 - the group's success rate"),
@@ -183,7 +184,7 @@ def to_frame(rows: pa.Table) -> Any:
     return frame
 
 
-UID_CHARS = {"trajectory_uid": 21, "step_uid": 21, "prompt_uid": 16}
+UID_CHARS = {"trajectory_uid": 19, "step_uid": 21, "prompt_uid": 16}
 """Columns of uids -> characters that fit their width."""
 
 
@@ -223,7 +224,7 @@ def with_reward_bars(config: Mapping[str, Any], frame: Any) -> dict[str, Any]:
         high = max(high, -low)
         changed[name] = st.column_config.ProgressColumn(
             config[name]["label"],
-            width=110,
+            width=100,
             help=config[name].get("help"),
             format="%.3g",
             min_value=-high if low < 0 else 0.0,
@@ -233,7 +234,7 @@ def with_reward_bars(config: Mapping[str, Any], frame: Any) -> dict[str, Any]:
     return changed
 
 
-PREVIEW_CHARS = 34
+PREVIEW_CHARS = 30
 """Characters that fit a column of previews."""
 
 
@@ -241,7 +242,7 @@ def cut_text(text: str, n: int = PREVIEW_CHARS) -> str:
     """A text of at most ``n`` characters, with an ellipsis where it was cut; the default fits a column of previews.
 
     >>> cut_text("short"), len(cut_text("x" * 100))
-    ('short', 34)
+    ('short', 30)
     """
     return text if len(text) <= n else f"{text[: n - 1].rstrip()}…"
 

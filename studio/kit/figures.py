@@ -67,8 +67,6 @@ def facts(rows: Iterable[tuple[str, Any]]) -> None:
 
 def plot(figure: Any, *, key: str, alt: str, height: int | None = None, **kwargs: Any) -> Any:
     """Draw a plotly figure in the studio's theme. A constant ``key`` lets live charts update in place."""
-    # The browser puts the theme's colours into a figure that it has not drawn before, and only then.
-    figure.update_layout(meta={"theme": st.context.theme.type})
     if height is not None:
         figure.update_layout(height=height)
     return st.plotly_chart(figure, key=key, alt=alt, theme="streamlit", config={"displayModeBar": False}, **kwargs)

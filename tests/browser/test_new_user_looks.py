@@ -86,3 +86,42 @@ def test_the_recipe_folds_and_charts_name_groups(demo, visit):
     assert settled_box(page.locator(".cs-figs").first)["width"] > 1.2 * narrow
     page = visit("batch?tab=compare")
     expect(page.locator(".js-plotly-plot .colorbar").first).to_contain_text("+ largest")
+
+
+MARKS = """
+() => [...document.querySelectorAll(".js-plotly-plot :is(.points path, .point, .js-line, .legendsymbols path)")]
+    .map((mark) => [getComputedStyle(mark).fill, getComputedStyle(mark).stroke])
+"""
+
+
+@pytest.mark.parametrize("path", ["", "curate?tab=distributions"])
+def test_marks_of_charts_follow_a_switch_of_the_theme(visit, path):
+    def marks(page: Page) -> list[list[str]]:
+        page.locator(".js-plotly-plot").first.wait_for()
+        settled_box(page.locator(".js-plotly-plot").first)
+        return page.evaluate(MARKS)
+
+    page = visit(path)
+    in_light = marks(page)
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("() => getComputedStyle(document.querySelector('.stApp')).colorScheme === 'dark'")
+    switched = marks(page)
+    page.reload()
+    assert switched == marks(page)
+    assert switched != in_light
+
+
+OVERFLOW = """
+() => [...document.querySelectorAll(".dvn-scroller")].map((table) => table.scrollWidth - table.clientWidth)
+"""
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["inspect", "inspect?level=groups", "inspect?level=steps", "curate", "curate?level=steps"],
+)
+def test_the_columns_of_a_list_fit_1280_pixels(visit, path):
+    page = visit(path)
+    page.set_viewport_size({"width": 1280, "height": 900})
+    settled_box(page.locator("[data-testid=stDataFrame] canvas").first)
+    assert page.evaluate(OVERFLOW) == [0]

@@ -7,7 +7,6 @@ Each page is loaded once; the browser then changes the colour scheme and the wid
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -142,20 +141,6 @@ def test_a_page_without_data_is_accessible_and_fits(shared_studio, watched, axe,
     problems = problems_of(watched, axe, f"{shared_studio.url}/{path}")
     watched.check()
     assert not problems, "\n".join(problems)
-
-
-def test_charts_follow_a_switch_of_the_theme(filled, watched):
-    page = watched.page
-    palettes = tomllib.loads((ROOT / "studio" / ".streamlit" / "config.toml").read_text(encoding="utf-8"))["theme"]
-    page.emulate_media(color_scheme="light")
-    page.goto(filled)
-    for scheme in ("light", "dark", "light"):
-        page.emulate_media(color_scheme=scheme)
-        first = palettes[scheme]["chartCategoricalColors"][0]
-        expected = f"rgb({', '.join(str(byte) for byte in bytes.fromhex(first[1:]))})"
-        expect(page.locator(".js-plotly-plot .point path").first).to_have_css("fill", expected)
-        expect(page.locator(".js-plotly-plot path.js-line").first).to_have_css("stroke", expected)
-    watched.check()
 
 
 def test_a_dry_run_of_a_redaction_is_accessible_and_fits(filled, watched, axe):

@@ -166,7 +166,7 @@ def step_table() -> TableSpec:
             "source": c.TextColumn("Source", width=76),
             "tags": c.ListColumn("Tags", width=90),
             "n_notes": c.NumberColumn("Notes", width=54),
-            "trajectory_reward": c.NumberColumn("Trajectory reward", width=118, format="%.3g"),
+            "trajectory_reward": c.NumberColumn("Trajectory reward", width=126, format="%.3g"),
             "n_shared_tokens": c.NumberColumn("Shared tokens", width=96, format="localized"),
             "mismatch": c.TextColumn("Mismatch", width=110),
             "error": c.TextColumn("Error", width=140),
@@ -224,7 +224,7 @@ def with_reward_bars(config: Mapping[str, Any], frame: Any) -> dict[str, Any]:
         high = max(high, -low)
         changed[name] = st.column_config.ProgressColumn(
             config[name]["label"],
-            width=100,
+            width=max(100, config[name]["width"]),
             help=config[name].get("help"),
             format="%.3g",
             min_value=-high if low < 0 else 0.0,

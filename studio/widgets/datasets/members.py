@@ -31,10 +31,10 @@ def member_table() -> data_tables.TableSpec:
          "n_prompt_tokens", "n_response_tokens", "n_masked_tokens"),
         {
             "place": c.NumberColumn("Row", width=52, help="Place in the version, from 0", format="localized"),
-            "trajectory_uid": c.TextColumn("Trajectory", width=164),
+            "trajectory_uid": c.TextColumn("Trajectory", width=148),
             "step_index": c.NumberColumn("Step", width=48, help="Position in the trajectory, from 0"),
-            "preview": c.TextColumn("Answer", width=220),
-            "trajectory_reward": c.NumberColumn("Trajectory reward", width=118, format="%.3g"),
+            "preview": c.TextColumn("Answer", width=200),
+            "trajectory_reward": c.NumberColumn("Trajectory reward", width=126, format="%.3g"),
             "reward": c.NumberColumn("Step reward", width=84, format="%.3g"),
             "trajectory_quality": c.TextColumn("Trajectory quality", width=116),
             "quality": c.TextColumn("Step quality", width=84),

@@ -144,7 +144,7 @@ def test_nobody_there(client: StudioClient) -> None:
 
 
 class Unreliable:
-    """A relay that hands requests on, notes their first lines and the answers' status, and swallows the first answers."""
+    """A relay that hands requests on, notes them and the answers' status, and swallows the first answers."""
 
     def __init__(self, port: int, n_swallowed: int) -> None:
         self.port = port

@@ -59,6 +59,7 @@ class JournalReader:
         self._folder: bytes | None = None
         self._finished: dict[str, int] = {}
         self._idle: dict[str, tuple[int, int]] = {}
+        self._whole: dict[str, int] = {}
 
     def read(self, after: Mapping[str, int]) -> list[Iterator[JournalItem]]:
         """The items past the given positions, one iterator per writer.
@@ -132,7 +133,7 @@ class JournalReader:
             end = expected_end if number == number_of(name) else None
         elif self._idle.get(name) == (size, offset):
             # The bytes after the last whole record are unchanged, and remain so if there is no writer.
-            if size == offset or is_held(self._dir, writer_of(name)):
+            if self._ends_whole(path, size, offset) or is_held(self._dir, writer_of(name)):
                 return
             sealed = True
         last = offset
@@ -145,6 +146,22 @@ class JournalReader:
             self._idle.pop(name, None)
         else:
             self._idle[name] = size, last
+
+    def _ends_whole(self, path: Path, size: int, offset: int) -> bool:
+        """Whether nothing follows the record that ends at ``offset``, and its end mark is valid; looks once per size."""
+        if size != offset:
+            return False
+        if self._whole.get(path.name) != size:
+            end = layout.pack_end(offset, layout.key_of(path.name))
+            try:
+                with path.open("rb") as file:
+                    file.seek(max(size - len(end), 0))
+                    if offset > layout.head_bytes(path.name) and file.read(len(end)) != end:
+                        return False
+            except FileNotFoundError:
+                return True
+            self._whole[path.name] = size
+        return True
 
 
 def read_all(

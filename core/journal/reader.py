@@ -148,7 +148,7 @@ class JournalReader:
             self._idle[name] = size, last
 
     def _ends_whole(self, path: Path, size: int, offset: int) -> bool:
-        """Whether nothing follows the record that ends at ``offset``, and its end mark is valid; looks once per size."""
+        """Whether the file ends with the record that ends at ``offset``, and its mark is valid; looks once per size."""
         if size != offset:
             return False
         if self._whole.get(path.name) != size:

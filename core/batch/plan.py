@@ -208,33 +208,33 @@ def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | Non
     funnel = remaining.funnel
     batch, rows, chosen = remaining.selector.batch()
     credit = recipe.estimator.advantages(recipe.options, batch)
+    level = None if credit is None else credit.level
     steps, trajectories = tables(funnel, rows, chosen, batch, credit, recipe)
     pairs = None if recipe.estimator.pairs is None else pair_table(recipe, batch)
-    exported_rows = rows
     if remaining.edits is not None:
         steps, trajectories, pairs = remaining.edits.appended(steps, trajectories, pairs)
-        exported_rows = np.concatenate([rows, remaining.edits.chosen_rows()])
+        rows = np.concatenate([rows, remaining.edits.chosen_rows()])
+    effective = _effective(funnel.candidates.rows, pa.array(rows))
+    stages, excluded, version, lacks = remaining.stages, remaining.excluded, remaining.version, remaining.lacks
+    # The candidates of ten million steps are gigabytes, and reading the hashes needs memory of its own.
+    del remaining, funnel, batch, credit, rows
     request = {
         "view": {"filters": dict(view.filters), "where": view.where},
         "recipe": recipe.to_json(),
-        "policy_version": remaining.version,
+        "policy_version": version,
     }
-    content_hash = ""
-    if hashed:
-        exported = _exported(source, funnel.candidates.rows, pa.array(exported_rows))
-        content_hash = _content_hash(request, steps, exported)
     return Plan(
         view=view,
         recipe=recipe,
-        hash=content_hash,
-        policy_version=remaining.version,
+        hash=_content_hash(request, steps, _exported(source, effective)) if hashed else "",
+        policy_version=version,
         steps=steps,
         trajectories=trajectories,
-        excluded=remaining.excluded,
-        remaining=remaining.stages,
+        excluded=excluded,
+        remaining=stages,
         reader=source,
-        level=None if credit is None else credit.level,
-        lacks=remaining.lacks,
+        level=level,
+        lacks=lacks,
         pairs=pairs,
     )
 
@@ -349,7 +349,12 @@ def _content_hash(request: Mapping[str, Any], steps: pa.Table, exported: pa.Tabl
     return digest.hexdigest()
 
 
-def _exported(source: PlanSource, rows: pa.Table, chosen: pa.Array) -> pa.Table:
-    """What exporters write of the chosen rows beside ``Plan.steps``: ``EFFECTIVE`` where given, and the facts' hash."""
-    effective = {name: rows[name].take(chosen) for name in EFFECTIVE if name in rows.column_names}
-    return pa.table({**effective, "facts": source.facts_hashes(rows["step_id"].take(chosen).to_numpy())})
+def _effective(rows: pa.Table, chosen: pa.Array) -> pa.Table:
+    """``step_id`` of the chosen rows, and what exporters write of them as it is in force: ``EFFECTIVE`` where given."""
+    return pa.table({name: rows[name].take(chosen) for name in ("step_id", *EFFECTIVE) if name in rows.column_names})
+
+
+def _exported(source: PlanSource, effective: pa.Table) -> pa.Table:
+    """What exporters write of the chosen rows beside ``Plan.steps``: ``_effective`` and the facts' hash."""
+    facts = source.facts_hashes(effective["step_id"].to_numpy())
+    return effective.drop_columns("step_id").append_column("facts", facts)

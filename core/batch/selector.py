@@ -215,16 +215,16 @@ def tables(
     funnel: Funnel, alive: Ints, chosen: Ints, batch: CreditInput, credit: Credit | None, recipe: Recipe
 ) -> tuple[pa.Table, pa.Table]:
     """``Plan.steps`` and ``Plan.trajectories``."""
-    rows = funnel.candidates.rows.select([*COPIED, "n_prompt_tokens", "n_response_tokens"]).take(pa.array(alive))
+    rows, places = funnel.candidates.rows, pa.array(alive)
     trajectory = batch.step_trajectory
     first = np.searchsorted(trajectory, np.arange(len(chosen)))
     n_steps = np.diff(np.append(first, len(trajectory)))
 
     def tokens_of(name: str) -> Ints:
-        return pc.fill_null(rows[name].cast(pa.int64()), 0).to_numpy()  # type: ignore[no-any-return]
+        return pc.fill_null(rows[name].take(places).cast(pa.int64()), 0).to_numpy()  # type: ignore[no-any-return]
 
     n_prompt, n_response = tokens_of("n_prompt_tokens"), tokens_of("n_response_tokens")
-    versions = rows["policy_version"].cast(pa.float64()).to_numpy()
+    versions = rows["policy_version"].take(places).cast(pa.float64()).to_numpy()
 
     def per_trajectory(values: Any, how: np.ufunc) -> Any:
         return how.reduceat(values, first) if len(first) else values[:0]
@@ -234,7 +234,7 @@ def tables(
     shared = None if credit is None else credit.trajectory
     trajectory_advantage = np.full(len(chosen), np.nan) if shared is None else shared
     columns = {
-        **{name: as_text(rows[name].combine_chunks()) for name in COPIED},
+        **{name: as_text(rows[name].take(places).combine_chunks()) for name in COPIED},
         "trajectory_reward": nullable(batch.reward[trajectory]),
         "group": pa.array(batch.group[trajectory].astype(np.int32)),
         "trajectory": pa.array(trajectory.astype(np.int32)),

@@ -25,7 +25,7 @@ class PlanSource(TokenReader, Protocol):
         """Producers' fields of these steps, for estimators that need them."""
         ...
 
-    def facts_hashes(self, step_ids: np.ndarray) -> pa.Array:
+    def facts_hashes(self, step_ids: np.ndarray) -> pa.ChunkedArray:
         """A hash of the exported facts of each of these steps (int64 [n], ``step_id`` of ``plan_rows``), string [n]."""
         ...
 

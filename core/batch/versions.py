@@ -75,7 +75,7 @@ class VersionSource:
         """Facts of the pool, which never change."""
         return self._facts.credit_fields(step_uids, fields)
 
-    def facts_hashes(self, step_ids: np.ndarray) -> pa.Array:
+    def facts_hashes(self, step_ids: np.ndarray) -> pa.ChunkedArray:
         """Of the pool's facts, which never change."""
         return self._facts.facts_hashes(step_ids)
 

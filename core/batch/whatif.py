@@ -27,7 +27,7 @@ class _SameRows:
         self._rows: dict[str, pa.Table] = {}
         self._rewards: dict[str, pa.Table] = {}
         self._fields: dict[tuple[str, ...], tuple[Any, pa.Table]] = {}
-        self._hashes: tuple[np.ndarray, pa.Array] | None = None
+        self._hashes: tuple[np.ndarray, pa.ChunkedArray] | None = None
 
     def plan_rows(self, view: View, *, channel: str) -> pa.Table:
         """The rows that were read first."""
@@ -46,7 +46,7 @@ class _SameRows:
             known = self._fields[key] = (step_uids, self._source.credit_fields(step_uids, fields))
         return known[1]
 
-    def facts_hashes(self, step_ids: np.ndarray) -> pa.Array:
+    def facts_hashes(self, step_ids: np.ndarray) -> pa.ChunkedArray:
         """Those of the last steps are kept."""
         if self._hashes is None or not np.array_equal(self._hashes[0], step_ids):
             self._hashes = (step_ids, self._source.facts_hashes(step_ids))

@@ -69,7 +69,7 @@ class TrainingData:
         """The edited answers that count now."""
         return self._edits.in_force()
 
-    def facts_hashes(self, step_ids: np.ndarray) -> pa.Array:
+    def facts_hashes(self, step_ids: np.ndarray) -> pa.ChunkedArray:
         """A hash of each step's exported facts, string [n], see ``core.pool.query.creditfields.facts_hashes``."""
         with self._db.read() as cursor:
             return facts_hashes(cursor, step_ids)

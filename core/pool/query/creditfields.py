@@ -29,6 +29,7 @@ _FIELDS = {
 _HASHES = "SELECT step_id, facts_hash::VARCHAR AS facts_hash FROM steps"
 DENSE = 8
 """Up to this many steps of the pool per wanted one, a range is read instead of joined."""
+HASHES_AT_ONCE = 1_000_000
 _JOINS = {
     "observation": " LEFT JOIN step_messages m ON m.step_id = f.step_id"
     " LEFT JOIN messages seen ON seen.message_id = m.new_message_ids[-1]",
@@ -50,7 +51,7 @@ def credit_fields(cursor: Cursor, step_uids: Sequence[str] | pa.Array, fields: C
     return _read(cursor, wanted, list(fields))
 
 
-def facts_hashes(cursor: Cursor, step_ids: np.ndarray) -> pa.Array:
+def facts_hashes(cursor: Cursor, step_ids: np.ndarray) -> pa.ChunkedArray:
     """A hash per step of its facts that an export contains (``core.pool.store.append.FACTS_HASH``).
 
     Args:
@@ -59,9 +60,22 @@ def facts_hashes(cursor: Cursor, step_ids: np.ndarray) -> pa.Array:
     Returns:
         string [n], in the order given; null for a step that went to the trash before hashes were stored and came back.
     """
-    if not len(step_ids):
-        return pa.array([], pa.string())
-    low, high = int(step_ids.min()), int(step_ids.max())
+    ascending = bool(np.all(step_ids[1:] > step_ids[:-1]))
+    order = None if ascending else np.argsort(step_ids)
+    ids = step_ids if order is None else step_ids[order]
+    # A part at a time: a hash takes 40 bytes as text, and a part is held up to three times.
+    parts = [_hashes_of(cursor, ids[low : low + HASHES_AT_ONCE]) for low in range(0, len(ids), HASHES_AT_ONCE)]
+    hashes = pa.chunked_array(parts, pa.string())
+    if order is None:
+        return hashes
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return pa.chunked_array([hashes.combine_chunks().take(pa.array(place))])
+
+
+def _hashes_of(cursor: Cursor, step_ids: np.ndarray) -> pa.StringArray:
+    """The same for at least one step, ids ascending."""
+    low, high = int(step_ids[0]), int(step_ids[-1])
     # A plan takes most steps of a range: reading all of it and picking from an array is faster than a join.
     if high - low < DENSE * len(step_ids):
         hashes = arrow(cursor, f"{_HASHES} WHERE step_id BETWEEN ? AND ?", [low, high])

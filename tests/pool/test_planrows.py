@@ -7,12 +7,14 @@ import random
 import struct
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from core.pool import Pool
+from core.pool.query import creditfields
 from core.pool.query.planrows import plan_rows
 from core.pool.query.views import compile_view, source_sql
 from core.pool.state.findings import BIT
@@ -63,6 +65,26 @@ def test_rows_are_those_of_a_join_that_sorts(seed: int) -> None:
         story.arrive(at_most=30)
         rng.choice([story.arrive, story.move, story.complete, story.label, story.label_all, story.undo])()
     assert check(pool) > 100
+    pool.close()
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1000])
+def test_hashes_that_are_read_in_parts_are_those_of_each_step(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In plan order, shuffled, with gaps, twice the same step, and none."""
+    monkeypatch.setattr(creditfields, "HASHES_AT_ONCE", at_once)
+    rng = random.Random(at_once)
+    pool = Pool.open(":memory:", clock=lambda: NOW)
+    story = Story(pool, rng)
+    for _ in range(4):
+        story.arrive(at_most=30)
+    with pool._db.read() as cursor:
+        by_id = dict(cursor.execute("SELECT step_id, facts_hash::VARCHAR FROM steps").fetchall())
+        assert len(set(by_id.values())) > 10
+        all_ids = sorted(by_id)
+        shuffled = rng.sample(all_ids, len(all_ids))
+        for ids in (all_ids, shuffled, all_ids[:: len(all_ids) // 4], [*shuffled[:9], *shuffled[:9]], []):
+            hashes = creditfields.facts_hashes(cursor, np.array(ids, np.int64))
+            assert hashes.to_pylist() == [by_id[step_id] for step_id in ids]
     pool.close()
 
 

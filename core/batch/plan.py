@@ -312,7 +312,7 @@ def _with_rewards(rows: pa.Table, chosen: pa.Table) -> pa.Table:
 def _drop_by_temperature(source: PlanSource, funnel: Funnel, wanted: float) -> None:
     candidates = funnel.candidates
     alive = np.flatnonzero(funnel.alive)
-    fields = source.credit_fields(candidates.rows["step_uid"].take(pa.array(alive)).combine_chunks(), ["temperature"])
+    fields = source.step_fields(candidates.step_ids[alive], ["temperature"])
     sampled = np.full(candidates.n_steps, np.nan)
     sampled[alive] = fields["temperature"].cast(pa.float64()).to_numpy()
     funnel.drop_named_steps("temperature", ~(np.abs(sampled - wanted) < TEMPERATURE_EPS))

@@ -57,9 +57,9 @@ class TrajectorySelector:
         if not needs.fields:
             return messages
         alive = np.flatnonzero(funnel.alive)
-        uids = candidates.rows["step_uid"].take(pa.array(alive)).combine_chunks()
-        fields = source.credit_fields(uids, needs.fields)
+        fields = source.step_fields(candidates.step_ids[alive], needs.fields)
         if self.recipe.value_model is not None and "value" in needs.fields:
+            uids = candidates.rows["step_uid"].take(pa.array(alive)).combine_chunks()
             place = fields.column_names.index("value")
             fields = fields.set_column(place, "value", source.step_values(uids, self.recipe.value_model))
         self.fields = StepFields(alive, fields, needs.fields)
@@ -77,9 +77,7 @@ class TrajectorySelector:
     def _chain(self, source: PlanSource) -> None:
         """Set the parent of each step, and the reward sum over all steps of each trajectory."""
         candidates = self.funnel.candidates
-        self.before = origins(
-            candidates, self.funnel.alive, source.credit_fields(candidates.rows["step_uid"], ["link"])
-        )
+        self.before = origins(candidates, self.funnel.alive, source.step_fields(candidates.step_ids, ["link"]))
         earned = source.trajectory_rewards(("steps",), channel=self.recipe.channel)
         place = pc.index_in(candidates.trajectory_uids, value_set=earned["trajectory_uid"].combine_chunks())
         total = earned["reward"].combine_chunks().take(place)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from core.batch.plan import PlanPool, PlanSource, count_plan, plan_without_hash
 from core.batch.recipe import Recipe, parse_recipe
 from core.batch.result import Plan
-from core.errors import InvalidInput
+from core.errors import InvalidInput, NotFound
 from core.pool.edits import Edit
 from core.tree.sequences import Sequences
 from core.types import View
@@ -26,7 +26,7 @@ class _SameRows:
         self._source = source
         self._rows: dict[str, pa.Table] = {}
         self._rewards: dict[str, pa.Table] = {}
-        self._fields: dict[tuple[str, ...], tuple[Any, pa.Table]] = {}
+        self._fields: dict[tuple[str, ...], tuple[np.ndarray, pa.Table]] = {}
         self._hashes: tuple[np.ndarray, pa.Array] | None = None
 
     def plan_rows(self, view: View, *, channel: str) -> pa.Table:
@@ -37,13 +37,14 @@ class _SameRows:
         return self._rows[key]
 
     def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
+        return self._source.credit_fields(step_uids, fields)
+
+    def step_fields(self, step_ids: np.ndarray, fields: Sequence[str]) -> pa.Table:
         """Those of the last steps that were asked for these fields are kept."""
-        if not isinstance(step_uids, pa.Array | pa.ChunkedArray):
-            return self._source.credit_fields(step_uids, fields)
         key = tuple(sorted(fields))
         known = self._fields.get(key)
-        if known is None or type(known[0]) is not type(step_uids) or not known[0].equals(step_uids):
-            known = self._fields[key] = (step_uids, self._source.credit_fields(step_uids, fields))
+        if known is None or not np.array_equal(known[0], step_ids):
+            known = self._fields[key] = (step_ids, self._source.step_fields(step_ids, fields))
         return known[1]
 
     def facts_hashes(self, step_ids: np.ndarray) -> pa.Array:
@@ -140,20 +141,37 @@ def credit_of(
 ) -> list[TrajectoryCredit]:
     """The same trajectory under several estimators, with default options; the recipe's estimator keeps its own.
 
-    ``batch_size`` is ignored, so that the trajectory's group is in each plan.
+    ``batch_size`` is ignored, so that the trajectory's group is in each plan. Then whether a trajectory is in a plan
+    follows from its own group. So the group is planned first; all of the view only for estimators that compare across
+    groups, if the trajectory is in the plan.
     """
     credits = []
-    same = SamePool(pool)
+    whole, group = SamePool(pool), SamePool(pool)
+    of_group = None if recipe.dataset is not None else _group_view(pool, view, trajectory_uid)
     for name in algorithms:
         defaults: dict[str, Any] = {} if name == recipe.algorithm else {"options": {}}
         try:
             wanted = parse_recipe({**recipe.to_json(), "algorithm": name, "batch_size": None, **defaults})
-            estimated = plan_without_hash(same, view, wanted)
+            credit = None
+            if of_group is not None:
+                credit = _of_plan(plan_without_hash(group, of_group, wanted), name, trajectory_uid)
+            if credit is None or (credit.error is None and not wanted.estimator.within_group(wanted.settings)):
+                credit = _of_plan(plan_without_hash(whole, view, wanted), name, trajectory_uid)
         except InvalidInput as error:
-            credits.append(TrajectoryCredit(name, error=error.message))
-            continue
-        credits.append(_of_plan(estimated, name, trajectory_uid))
+            credit = TrajectoryCredit(name, error=error.message)
+        credits.append(credit)
     return credits
+
+
+def _group_view(pool: PlanPool, view: View, trajectory_uid: str) -> View | None:
+    """The view narrowed to a trajectory's prompt group; None where it can't be, or there is no such trajectory."""
+    if view.filters.get("prompt_uid") is not None:
+        return None
+    try:
+        prompt_uid = pool.training.trajectory(trajectory_uid, tokens=False)["prompt_uid"]
+    except NotFound:
+        return None
+    return None if prompt_uid is None else View({**view.filters, "prompt_uid": prompt_uid}, view.where)
 
 
 def _of_plan(plan: Plan, name: str, trajectory_uid: str) -> TrajectoryCredit:

@@ -130,7 +130,7 @@ class TrajectorySelector:
             step_reward=candidates.numbers("reward")[rows],
             trajectory_uids=_Texts(candidates.trajectory_uids.take(pa.array(chosen))),
             prompt_uids=_Texts(candidates.prompt_uids.take(pa.array(owner[starts]))),
-            step_uids=_Texts(candidates.rows["step_uid"].take(pa.array(rows))),
+            step_uids=_Texts(candidates.rows["step_uid"], rows),
             n_response=n_response,
             baseline=None if self.baseline is None else self.baseline[chosen],
             steps_reward=None if self.steps_reward is None else self.steps_reward[chosen],
@@ -191,18 +191,19 @@ def _renumbered(before: Ints, rows: Ints) -> Ints:
 
 
 class _Texts(Sequence[str]):
-    """An Arrow text array read as a sequence: messages name few uids, so uids are converted at access."""
+    """Rows of an Arrow text array read as a sequence: messages name few uids, so uids are converted at access."""
 
-    def __init__(self, array: pa.StringArray) -> None:
+    def __init__(self, array: pa.Array | pa.ChunkedArray, rows: Ints | None = None) -> None:
         self.array = array
+        self.rows = np.arange(len(array)) if rows is None else rows
 
     def __len__(self) -> int:
-        return len(self.array)
+        return len(self.rows)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return self.array[index].to_pylist()
-        return self.array[index].as_py()
+            return self.array.take(pa.array(self.rows[index])).to_pylist()
+        return self.array[int(self.rows[index])].as_py()
 
 
 COPIED = ("step_uid", "trajectory_uid", "prompt_uid", "step_index", "token_source", "policy_version", "reward")

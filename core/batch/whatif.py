@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from core.batch.plan import PlanPool, PlanSource, count_plan, plan_without_hash
+from core.batch.plan import Estimate, PlanPool, PlanSource, count_plan, estimate
 from core.batch.recipe import Recipe, parse_recipe
-from core.batch.result import Plan
 from core.errors import InvalidInput, NotFound
 from core.pool.edits import Edit
 from core.tree.sequences import Sequences
@@ -154,9 +154,9 @@ def credit_of(
             wanted = parse_recipe({**recipe.to_json(), "algorithm": name, "batch_size": None, **defaults})
             credit = None
             if of_group is not None:
-                credit = _of_plan(plan_without_hash(group, of_group, wanted), name, trajectory_uid)
+                credit = _of_trajectory(estimate(group, of_group, wanted), name, trajectory_uid)
             if credit is None or (credit.error is None and not wanted.estimator.within_group(wanted.settings)):
-                credit = _of_plan(plan_without_hash(whole, view, wanted), name, trajectory_uid)
+                credit = _of_trajectory(estimate(whole, view, wanted), name, trajectory_uid)
         except InvalidInput as error:
             credit = TrajectoryCredit(name, error=error.message)
         credits.append(credit)
@@ -174,18 +174,19 @@ def _group_view(pool: PlanPool, view: View, trajectory_uid: str) -> View | None:
     return None if prompt_uid is None else View({**view.filters, "prompt_uid": prompt_uid}, view.where)
 
 
-def _of_plan(plan: Plan, name: str, trajectory_uid: str) -> TrajectoryCredit:
-    uids = plan.trajectories["trajectory_uid"].to_pylist()
-    if trajectory_uid not in uids:
-        lacks = next((text for text in plan.lacks if trajectory_uid in text), None)
-        worst = max(plan.excluded, key=lambda reason: reason.n_trajectories, default=None)
-        missing = plan.lacks[0] if plan.lacks else None if worst is None else worst.label
-        return TrajectoryCredit(name, plan.level, error=lacks or missing or "the trajectory is not in its plan")
-    part = plan.part([uids.index(trajectory_uid)])
-    n_response = part.steps["n_response_tokens"].to_numpy().astype(np.int64)
-    steps = part.steps["advantage"].cast("float64").to_numpy()
-    if "token_advantages" in part.steps.column_names:
-        tokens = part.steps["token_advantages"].combine_chunks().flatten().to_numpy().astype(np.float32)
-    else:
-        tokens = np.repeat(steps, n_response).astype(np.float32)
-    return TrajectoryCredit(name, plan.level, steps, tokens)
+def _of_trajectory(made: Estimate, name: str, trajectory_uid: str) -> TrajectoryCredit:
+    level = None if made.credit is None else made.credit.level
+    place = pc.index(made.trajectory_uids, trajectory_uid).as_py()
+    if place < 0:
+        lacks = next((text for text in made.lacks if trajectory_uid in text), None)
+        worst = max(made.excluded, key=lambda reason: reason.n_trajectories, default=None)
+        missing = made.lacks[0] if made.lacks else None if worst is None else worst.label
+        return TrajectoryCredit(name, level, error=lacks or missing or "the trajectory is not in its plan")
+    first, end = np.searchsorted(made.batch.step_trajectory, [place, place + 1])
+    n_tokens = made.batch.n_tokens
+    steps = np.full(end - first, np.nan) if made.credit is None else made.credit.step[first:end]
+    if made.credit is None or made.credit.token is None:
+        return TrajectoryCredit(name, level, steps, np.repeat(steps, n_tokens[first:end]).astype(np.float32))
+    begin = int(n_tokens[:first].sum())
+    tokens = made.credit.token[begin : begin + int(n_tokens[first:end].sum())]
+    return TrajectoryCredit(name, level, steps, tokens.astype(np.float32))

@@ -31,7 +31,7 @@ def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
 
 def within_group(settings: Mapping[str, Any]) -> bool:
     """Unless the std is that of the batch."""
-    return settings["std"] != "batch"
+    return bool(settings["std"] != "batch")
 
 
 DDOF = Option(

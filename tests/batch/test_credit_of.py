@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.batch import whatif
-from core.batch.plan import plan, plan_without_hash
+from core.batch.plan import estimate, plan
 from core.batch.recipe import parse_recipe
 from core.batch.whatif import credit_of
 from core.credit import REGISTRY
@@ -81,8 +81,8 @@ def test_only_estimators_across_groups_plan_the_whole_view(varied, monkeypatch):
     planned = []
     monkeypatch.setattr(
         whatif,
-        "plan_without_hash",
-        lambda pool, view, recipe: planned.append((recipe.algorithm, view)) or plan_without_hash(pool, view, recipe),
+        "estimate",
+        lambda pool, view, recipe: planned.append((recipe.algorithm, view)) or estimate(pool, view, recipe),
     )
     credit_of(varied, View(), parse_recipe({}), ["grpo", "gigpo", "reinforce_plus_plus", "step_gae"], "D0")
     assert [name for name, view in planned if view == View()] == ["reinforce_plus_plus", "step_gae"]

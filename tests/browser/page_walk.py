@@ -1,4 +1,4 @@
-"""Pages of a large pool opened after a write, when no cached result counts, each timed from the click until it is whole.
+"""Pages of a large pool, opened after a write, when no cached result counts; timed until they are whole.
 
 Used by the browser test of a million steps and by ``bench/studio/bench_studio.py``. Before each move one step is
 labelled, or one arrives, through the API; the click comes when that write is in the pool.
@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from playwright.sync_api import Locator, Page
 
 from core.client import StudioClient
 from tests.browser.conftest import Studio
-from tests.browser.walk import IDLE, appeared, caption, idle, poll
+from tests.browser.walk import HEAD, IDLE, ROW, appeared, caption, idle, poll
 
 TICKS_S = 0.01
 """A tick of the kernel's processor clock."""
-QUERY = "SELECT agent, count(*) AS n, avg(reward) AS mean FROM trajectories WHERE n_steps > {} GROUP BY agent"
+SETTINGS, TABLE, MESSAGE = ".cs-facts, .cs-table", "[data-testid=stDataFrame]", "article.card"
+QUERY = "SELECT agent, policy_version, count(*) AS n, avg(reward) AS mean FROM steps GROUP BY ALL ORDER BY n LIMIT {}"
 
 
 @dataclass(slots=True)
@@ -102,8 +104,14 @@ class PageWalk:
         """One step arrives, and is in the pool."""
         number = self.n_writes = self.n_writes + 1
         uid = f"arrived-{time.time_ns()}"
-        step = {"step_uid": uid, "trajectory_uid": uid, "prompt_uid": "arrived", "step_index": 0, "agent": "coder"}
-        self.client.submit([{**step, "created_at": 1_900_000_000.0 + number}])
+        step = {
+            "step_uid": uid,
+            "trajectory_uid": uid,
+            "prompt_uid": "arrived",
+            "step_index": 0,
+            "response_ids": [1, 2],
+        }
+        self.client.submit([{**step, "created_at": 1_600_000_000.0 + number}])
         poll(lambda: uid in self.client.known([uid]), f"{uid} is not stored")
 
     def timed(self, name: str, act: Callable[[], Any], first: Locator, last: Locator) -> None:
@@ -113,7 +121,7 @@ class PageWalk:
         appeared(first)
         shown = time.perf_counter()
         appeared(last)
-        poll(lambda: self.page.evaluate(IDLE.replace("() => ", "")), "a script runs")
+        poll(lambda: self.page.evaluate(IDLE.replace("() => ", "")), "a script still runs")
         end = time.perf_counter()
         times = self.times.setdefault(name, Times())
         times.first.append(1e3 * (shown - start))
@@ -133,9 +141,9 @@ class PageWalk:
     def signs(self) -> Mapping[str, tuple[Locator, Locator]]:
         """Title of a page -> its first content, and its last."""
         page = self.page
-        table, figures = page.locator("[data-testid=stDataFrame] canvas").first, page.locator(".cs-figs").first
+        table, figures = page.locator(f"{TABLE} canvas").first, page.locator(".cs-figs").first
         return {
-            "Overview": (figures, page.locator(".cs-connect, .st-key-panel-token_source .cs-bars").first),
+            "Overview": (figures, page.locator(".st-key-panel-token_source .cs-bars")),
             "Inspect": (table, caption(page)),
             "Curate": (table, page.get_by_text("Active plan:").first),
             "Batch": (figures, table),
@@ -143,24 +151,28 @@ class PageWalk:
 
     def pages(self) -> None:
         """Each page from another one, after a write."""
+        self.open("settings", SETTINGS)
         for title, (first, last) in self.signs().items():
-            self.open("settings", ".cs-facts, .cs-table")
             for _ in range(self.repeat):
                 self.label()
                 self.timed(f"{title} after a write", self.link(title).click, first, last)
-                self.link("Settings").click()
-                self.page.get_by_role("heading", name="Settings").first.wait_for()
-                idle(self.page)
+                self.leave()
+
+    def leave(self) -> None:
+        """Go to a page that reads little."""
+        self.link("Settings").click()
+        self.page.locator(SETTINGS).first.wait_for()
+        idle(self.page)
 
     def tabs(self) -> None:
         """Tabs that compute over the whole pool, after a write."""
         page = self.page
-        plot = page.locator(".js-plotly-plot")
+        plot, text = page.locator(".js-plotly-plot"), page.get_by_text
         for path, other, tab, first, last in (
-            ("batch?tab=json", "JSON", "Estimators", page.get_by_test_id("stMultiSelect").first, plot.first),
-            ("batch?tab=json", "JSON", "What if", page.get_by_text("Counted").first, plot.first),
-            ("curate?tab=history", "History", "Distributions", page.get_by_text("steps match").first, plot.nth(7)),
-            ("curate?tab=history", "History", "Funnel", page.get_by_text("Funnel").last, page.get_by_text("In the plan")),
+            ("batch?tab=json", "JSON", "Estimators", page.locator(".cs-figs").first, plot.first),
+            ("batch?tab=json", "JSON", "What if", page.locator(".cs-figs").first, plot.first),
+            ("curate?tab=history", "History", "Distributions", text("steps match").first, plot.nth(7)),
+            ("curate?tab=history", "History", "Funnel", text("candidate steps").first, text("In the plan").first),
         ):
             self.open(path, "[data-testid=stButtonGroup]")
             for _ in range(self.repeat):
@@ -172,70 +184,68 @@ class PageWalk:
 
     def groups(self) -> None:
         """The list of prompt groups, after a write."""
-        self.open("inspect", "[data-testid=stDataFrame] canvas")
+        page = self.page
+        self.open("inspect", TABLE)
+        sign, other = (
+            page.get_by_text(re.compile(rf"^[\d,]+–[\d,]+ of [\d,]+ {n}")) for n in ("prompt groups", "traj")
+        )
         for _ in range(self.repeat):
             self.label()
-            sign = self.page.get_by_text(re.compile(r"^[\d,]+–[\d,]+ of [\d,]+ prompt groups"))
-            self.timed("prompt groups after a write", self.page.get_by_role("radio", name="Prompt groups").click, sign, sign)
-            self.page.get_by_role("radio", name="Trajectories").click()
-            self.page.get_by_text(re.compile(r"^[\d,]+–[\d,]+ of [\d,]+ trajectories")).wait_for()
-            idle(self.page)
+            move = page.get_by_role("radio", name="Prompt groups")
+            self.timed("prompt groups after a write", move.click, sign, sign)
+            page.get_by_role("radio", name="Trajectories").click()
+            other.wait_for()
+            idle(page)
 
     def arrival(self) -> None:
-        """Curate, and a filter there, after a new step has arrived."""
+        """Curate after a new step has arrived."""
         first, last = self.signs()["Curate"]
-        self.open("settings", ".cs-facts, .cs-table")
+        self.open("settings", SETTINGS)
         for _ in range(self.repeat):
             self.arrive()
             self.timed("Curate after an arrival", self.link("Curate").click, first, last)
-            self.link("Settings").click()
-            self.page.get_by_role("heading", name="Settings").first.wait_for()
-            idle(self.page)
+            self.leave()
 
     def query(self) -> None:
-        """A query over all trajectories."""
+        """A query over all steps."""
         self.open("sql", ".cm-content")
         box = self.page.get_by_role("textbox", name="Query")
         for n in range(self.repeat):
             self.label()
-            box.fill(QUERY.format(n))
-            shown = self.page.get_by_text(re.compile(r"^\d+ rows? in "))
-            before = shown.first.inner_text() if shown.count() else ""
-            url = self.page.url
-            self.timed("SQL query", lambda: (box.press("Control+Enter"), poll(lambda: self.page.url != url, before)), shown.first, shown.first)
+            box.fill(QUERY.format(n + 2))
+            sign = self.page.get_by_text(re.compile(rf"^{n + 2} rows? in "))
+            self.timed("SQL query", partial(box.press, "Control+Enter"), sign, sign)
 
     def rows(self) -> None:
-        """The rows of a dataset version, the next page of them, and another order."""
-        path = f"datasets?version={self.version}"
-        self.open(path, "[data-testid=stDataFrame] canvas")
+        """The rows of a dataset version, and their next page."""
+        page, path = self.page, f"datasets?version={self.version}"
+        self.open(path, TABLE)
+        sign = page.get_by_text(re.compile(r"^[\d,]+–[\d,]+ of [\d,]+ steps"))
         for _ in range(self.repeat):
             self.label()
-            sign = self.page.get_by_text(re.compile(r"^[\d,]+–[\d,]+ of [\d,]+ steps"))
-            self.timed("dataset rows", self.page.get_by_role("radio", name="Rows").click, sign, sign)
-            self.page.get_by_role("radio", name="About").click()
+            self.timed("dataset rows", page.get_by_role("radio", name="Rows").click, sign, sign)
+            page.get_by_role("radio", name="About").click()
             sign.wait_for(state="hidden")
-            idle(self.page)
-        self.open(f"{path}&show=rows", "[data-testid=stDataFrame] canvas")
-        for n in range(self.repeat):
-            sign = self.page.get_by_text(f"{50 * (n + 1) + 1:,}–{50 * (n + 2):,} of")
-            turn = self.page.get_by_role("button", name="Next page")
+            idle(page)
+        self.open(f"{path}&show=rows", TABLE)
+        for n in range(1, self.repeat + 1):
+            sign = page.get_by_text(f"{50 * n + 1:,}–{50 * (n + 1):,} of")
+            turn = page.get_by_role("button", name="Next page")
             self.timed("dataset rows: page turn", turn.click, sign, sign)
 
     def turns(self) -> None:
         """A trajectory of many turns: opened, its last step's messages and tokens, its transcript."""
         page = self.page
+        self.open(f"inspect?trajectory={self.long}", "button.row.on")
+        uid = page.locator("button.row").last.get_attribute("data-step")
+        rows, message, tokens = page.locator("button.row"), page.locator(MESSAGE), page.locator(".heading.response")
+        last, on = (page.locator(f"button.row{mark}[data-step='{uid}']") for mark in ("", ".on"))
+        turn, table = page.locator("section.turn"), page.get_by_test_id("stDataFrame").first
         for _ in range(self.repeat):
-            self.open(f"inspect?trajectory={self.long}", "button.row.on")
-            uid = page.locator("button.row").last.get_attribute("data-step")
-            self.open("settings", ".cs-facts, .cs-table")
-            self.open("inspect", "[data-testid=stDataFrame] canvas")
-            table, place = page.get_by_test_id("stDataFrame").first, {"x": 80, "y": 36 + 14}
-            rows, message = page.locator("button.row"), page.locator(".entry").first
-            self.timed("2,000 turns: open", lambda: table.click(position=place), rows.first, message)
-            last = page.locator(f"button.row[data-step='{uid}']")
-            self.timed("2,000 turns: last step's messages", last.click, page.locator(f"button.row.on[data-step='{uid}']"), message)
-            tokens = page.locator(".heading.response")
-            self.timed("2,000 turns: tokens", page.get_by_role("radio", name="Tokens").first.click, tokens, tokens)
-            self.timed("2,000 turns: messages", page.get_by_role("radio", name="Messages").first.click, message, message)
-            turn = page.locator(".turn").first
-            self.timed("2,000 turns: transcript", page.get_by_role("radio", name="Transcript").first.click, turn, turn)
+            self.open("inspect", f"{TABLE} canvas")
+            to_first = partial(table.click, position={"x": 80, "y": HEAD + ROW // 2})
+            self.timed("long trajectory: open", to_first, rows.first, message.first)
+            self.timed("long trajectory: last step", last.click, on, message.first)
+            for name, sign in (("Tokens", tokens), ("Messages", message.first), ("Transcript", turn.first)):
+                move = page.get_by_role("radio", name=name)
+                self.timed(f"long trajectory: {name.lower()}", move.first.click, sign, sign)

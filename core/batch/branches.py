@@ -24,13 +24,11 @@ def drop_branches(source: PlanSource, funnel: Funnel, recipe: Recipe) -> None:
     if not (recipe.drop_dead_leaves or recipe.drop_compacted or recipe.max_leaves is not None):
         return
     candidates = funnel.candidates
-    links = source.credit_fields(candidates.rows["step_uid"], ["link"])
+    links = source.step_fields(candidates.step_ids, ["link"])
     compacted = pc.equal(links["transition"].combine_chunks(), Transition.COMPACTED.value)
     begins: Bools = pc.fill_null(compacted, False).to_numpy(zero_copy_only=False).astype(np.bool_)
     shared = pc.fill_null(links["n_shared_tokens"], 0).to_numpy()
-    parent = pc.fill_null(
-        pc.index_in(links["parent_step_uid"], value_set=candidates.rows["step_uid"].combine_chunks()), -1
-    ).to_numpy()
+    parent = candidates.rows_of(links["parent_step_id"])
     prompt = np.nan_to_num(candidates.numbers("n_prompt_tokens"))
     # Another answer to the prompt of a step that begins a branch begins one too.
     for row in np.flatnonzero((prompt > 0) & (shared == prompt) & (parent >= 0)).tolist() if begins.any() else ():

@@ -21,6 +21,8 @@ COLUMNS = (
     "trajectory_quality", "complete",
 )  # fmt: skip
 """Columns of ``pool.training.plan_rows`` that a plan reads."""
+SPARSE = 16
+"""If the range of step ids has so many per candidate, rows are found by a search and not in an array."""
 OPTIONAL = ("call_kind", "is_last", "uncertain")
 """Read where present; more columns are ignored."""
 
@@ -49,6 +51,27 @@ class Candidates:
     def n_steps(self) -> int:
         """Candidate steps."""
         return len(self.trajectory)
+
+    @property
+    def step_ids(self) -> Ints:
+        """The pool's number of each step: int64 [n]."""
+        column: Ints = self.rows["step_id"].to_numpy()
+        return column
+
+    def rows_of(self, step_ids: pa.ChunkedArray) -> Ints:
+        """The row of each of these steps (int64 [k]), -1 for null and for steps that are no candidates: int64 [k]."""
+        own, wanted = self.step_ids, pc.fill_null(step_ids, -1).to_numpy()
+        if not len(own):
+            return np.full(len(wanted), -1, dtype=np.int64)
+        low, high = int(own.min()), int(own.max())
+        if high - low >= SPARSE * len(own):
+            order = np.argsort(own)
+            at = order[np.minimum(np.searchsorted(own, wanted, sorter=order), len(own) - 1)]
+            return np.where(own[at] == wanted, at, -1)
+        row_of = np.full(high - low + 1, -1, dtype=np.int64)
+        row_of[own - low] = np.arange(len(own))
+        known = (wanted >= low) & (wanted <= high)
+        return np.where(known, row_of[np.where(known, wanted - low, 0)], -1)
 
     def numbers(self, name: str) -> Floats:
         """A numeric column, float64 [n], NaN where unknown."""

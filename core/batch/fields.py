@@ -19,7 +19,7 @@ class StepFields:
 
     Attributes:
         rows: int64 [k], candidate rows, rising.
-        table: [k] rows of ``pool.training.credit_fields``.
+        table: [k] rows of ``pool.training.step_fields``.
         names: the requested fields.
     """
 

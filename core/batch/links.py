@@ -33,7 +33,7 @@ def origins(candidates: Candidates, alive: Bools, links: pa.Table) -> Ints:
     Args:
         candidates: the candidate steps.
         alive: bool [n_steps], the steps to chain.
-        links: a row per candidate, ``link`` of ``pool.training.credit_fields``.
+        links: a row per candidate, ``link`` of ``pool.training.step_fields``.
     """
     n = candidates.n_steps
     rows = np.flatnonzero(alive)
@@ -43,8 +43,7 @@ def origins(candidates: Candidates, alive: Bools, links: pa.Table) -> Ints:
     previous = np.full(n, -1, dtype=np.int64)
     same = candidates.trajectory[rows[1:]] == candidates.trajectory[rows[:-1]]
     previous[rows[1:][same]] = rows[:-1][same]
-    named = pc.index_in(links["parent_step_uid"], value_set=candidates.rows["step_uid"].combine_chunks())
-    parent = pc.fill_null(named, -1).to_numpy().astype(np.int64)
+    parent = candidates.rows_of(links["parent_step_id"])
     transition = links["transition"].combine_chunks()
     forked = pc.fill_null(pc.equal(transition, Transition.FORKED.value), False).to_numpy(zero_copy_only=False)
     goes_on = pc.is_in(transition, pa.array([one.value for one in CONTINUES], transition.type))

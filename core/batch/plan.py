@@ -34,7 +34,7 @@ from core.batch.result import Plan, PlanGroup, PlanTrajectory
 from core.batch.selector import TrajectorySelector, pair_table, tables
 from core.batch.source import PlanPool, PlanSource
 from core.batch.versions import VersionSource
-from core.credit.types import Bools
+from core.credit.types import Bools, Credit, CreditInput
 from core.errors import InvalidInput
 from core.pool.store.tablehash import update_hash
 from core.types import TokenSource, View
@@ -48,9 +48,9 @@ __all__ = [
     "PlanSource",
     "PlanTrajectory",
     "count_plan",
+    "estimate",
     "narrowed",
     "plan",
-    "plan_without_hash",
 ]
 
 
@@ -68,17 +68,46 @@ def plan(pool: PlanPool, view: View, recipe: Recipe, *, in_use: pa.Array | None 
         InvalidInput: a filter, expression, algorithm or option that doesn't exist; names the field.
         NotFound: no such saved view or dataset version.
     """
-    if recipe.dataset is not None:
-        return _plan_of_version(VersionSource(pool, recipe.dataset), view, recipe, in_use)
-    return _plan(pool.training, view if recipe.view is None else narrowed(view, recipe.view), recipe, in_use)
+    if recipe.dataset is None:
+        return _plan(pool.training, view if recipe.view is None else narrowed(view, recipe.view), recipe, in_use)
+    source = VersionSource(pool, recipe.dataset)
+    version_plan = _plan(source, _view_of_version(source, view, recipe), _plain(recipe), in_use)
+    return replace(
+        version_plan, recipe=recipe, hash=source.hash_of(version_plan.hash), dataset_version=source.plan_reference()
+    )
 
 
-def plan_without_hash(pool: PlanPool, view: View, recipe: Recipe) -> Plan:
-    """``plan(…)`` with an empty hash, for comparisons that lease and export nothing. Raises as plan."""
-    if recipe.dataset is not None:
-        return plan(pool, view, recipe)
-    narrow = view if recipe.view is None else narrowed(view, recipe.view)
-    return _plan(pool.training, narrow, recipe, None, hashed=False)
+@dataclass(frozen=True, slots=True, eq=False)
+class Estimate:
+    """The credit that a plan assigns, without its tables and its hash.
+
+    Attributes:
+        trajectory_uids: [n], the plan's trajectories, in its order.
+        batch: the estimator's input, of these trajectories.
+        credit: the advantages; None for supervised use.
+        excluded, lacks: of the plan.
+    """
+
+    trajectory_uids: pa.StringArray
+    batch: CreditInput
+    credit: Credit | None
+    excluded: list[Excluded]
+    lacks: list[str]
+
+
+def estimate(pool: PlanPool, view: View, recipe: Recipe) -> Estimate:
+    """What ``plan(…)`` assigns to captured steps, for comparisons that lease and export nothing. Raises as plan."""
+    if recipe.dataset is None:
+        source: PlanSource = pool.training
+        seen = view if recipe.view is None else narrowed(view, recipe.view)
+    else:
+        source = version = VersionSource(pool, recipe.dataset)
+        seen = _view_of_version(version, view, recipe)
+    remaining = _remaining(source, seen, _plain(recipe), None)
+    batch, _, chosen = remaining.selector.batch()
+    uids = remaining.funnel.candidates.trajectory_uids.take(pa.array(chosen))
+    credit = recipe.estimator.advantages(recipe.options, batch)
+    return Estimate(uids, batch, credit, remaining.excluded, remaining.lacks)
 
 
 def narrowed(view: View, name: str) -> View:
@@ -90,7 +119,13 @@ def narrowed(view: View, name: str) -> View:
     return View({**view.filters, "saved_view": [*names, name] if names else name}, view.where)
 
 
-def _plan_of_version(source: VersionSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> Plan:
+def _plain(recipe: Recipe) -> Recipe:
+    """The recipe without the dataset version, which has become the source."""
+    return recipe if recipe.dataset is None else recipe.model_copy(update={"dataset": None})
+
+
+def _view_of_version(source: VersionSource, view: View, recipe: Recipe) -> View:
+    """The view that was frozen. InvalidInput for a view or recipe that would narrow it."""
     narrowing = View({name: value for name, value in view.filters.items() if value is not None}, view.where)
     if recipe.view is not None or narrowing not in (View(), source.view):
         raise InvalidInput(
@@ -98,11 +133,7 @@ def _plan_of_version(source: VersionSource, view: View, recipe: Recipe, in_use: 
             field="view",
             hint="Freeze the narrower view under another name.",
         )
-    plain = recipe.model_copy(update={"dataset": None})
-    version_plan = _plan(source, source.view, plain, in_use)
-    return replace(
-        version_plan, recipe=recipe, hash=source.hash_of(version_plan.hash), dataset_version=source.plan_reference()
-    )
+    return source.view
 
 
 def count_plan(pool: PlanPool, view: View, recipe: Recipe) -> dict[str, int]:
@@ -203,7 +234,7 @@ def _take_edits(source: PlanSource, funnel: Funnel, recipe: Recipe, in_use: pa.A
     return edits
 
 
-def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None, *, hashed: bool = True) -> Plan:
+def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> Plan:
     remaining = _remaining(source, view, recipe, in_use)
     funnel = remaining.funnel
     batch, rows, chosen = remaining.selector.batch()
@@ -226,7 +257,7 @@ def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | Non
     return Plan(
         view=view,
         recipe=recipe,
-        hash=_content_hash(request, steps, _exported(source, effective)) if hashed else "",
+        hash=_content_hash(request, steps, _exported(source, effective)),
         policy_version=version,
         steps=steps,
         trajectories=trajectories,
@@ -312,7 +343,7 @@ def _with_rewards(rows: pa.Table, chosen: pa.Table) -> pa.Table:
 def _drop_by_temperature(source: PlanSource, funnel: Funnel, wanted: float) -> None:
     candidates = funnel.candidates
     alive = np.flatnonzero(funnel.alive)
-    fields = source.credit_fields(candidates.rows["step_uid"].take(pa.array(alive)).combine_chunks(), ["temperature"])
+    fields = source.step_fields(candidates.step_ids[alive], ["temperature"])
     sampled = np.full(candidates.n_steps, np.nan)
     sampled[alive] = fields["temperature"].cast(pa.float64()).to_numpy()
     funnel.drop_named_steps("temperature", ~(np.abs(sampled - wanted) < TEMPERATURE_EPS))

@@ -57,9 +57,9 @@ class TrajectorySelector:
         if not needs.fields:
             return messages
         alive = np.flatnonzero(funnel.alive)
-        uids = candidates.rows["step_uid"].take(pa.array(alive)).combine_chunks()
-        fields = source.credit_fields(uids, needs.fields)
+        fields = source.step_fields(candidates.step_ids[alive], needs.fields)
         if self.recipe.value_model is not None and "value" in needs.fields:
+            uids = candidates.rows["step_uid"].take(pa.array(alive)).combine_chunks()
             place = fields.column_names.index("value")
             fields = fields.set_column(place, "value", source.step_values(uids, self.recipe.value_model))
         self.fields = StepFields(alive, fields, needs.fields)
@@ -77,9 +77,7 @@ class TrajectorySelector:
     def _chain(self, source: PlanSource) -> None:
         """Set the parent of each step, and the reward sum over all steps of each trajectory."""
         candidates = self.funnel.candidates
-        self.before = origins(
-            candidates, self.funnel.alive, source.credit_fields(candidates.rows["step_uid"], ["link"])
-        )
+        self.before = origins(candidates, self.funnel.alive, source.step_fields(candidates.step_ids, ["link"]))
         earned = source.trajectory_rewards(("steps",), channel=self.recipe.channel)
         place = pc.index_in(candidates.trajectory_uids, value_set=earned["trajectory_uid"].combine_chunks())
         total = earned["reward"].combine_chunks().take(place)
@@ -132,7 +130,7 @@ class TrajectorySelector:
             step_reward=candidates.numbers("reward")[rows],
             trajectory_uids=_Texts(candidates.trajectory_uids.take(pa.array(chosen))),
             prompt_uids=_Texts(candidates.prompt_uids.take(pa.array(owner[starts]))),
-            step_uids=_Texts(candidates.rows["step_uid"].take(pa.array(rows))),
+            step_uids=_Texts(candidates.rows["step_uid"], rows),
             n_response=n_response,
             baseline=None if self.baseline is None else self.baseline[chosen],
             steps_reward=None if self.steps_reward is None else self.steps_reward[chosen],
@@ -193,18 +191,19 @@ def _renumbered(before: Ints, rows: Ints) -> Ints:
 
 
 class _Texts(Sequence[str]):
-    """An Arrow text array read as a sequence: messages name few uids, so uids are converted at access."""
+    """Rows of an Arrow text array read as a sequence: messages name few uids, so uids are converted at access."""
 
-    def __init__(self, array: pa.StringArray) -> None:
+    def __init__(self, array: pa.Array | pa.ChunkedArray, rows: Ints | None = None) -> None:
         self.array = array
+        self.rows = np.arange(len(array)) if rows is None else rows
 
     def __len__(self) -> int:
-        return len(self.array)
+        return len(self.rows)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return self.array[index].to_pylist()
-        return self.array[index].as_py()
+            return self.array.take(pa.array(self.rows[index])).to_pylist()
+        return self.array[int(self.rows[index])].as_py()
 
 
 COPIED = ("step_uid", "trajectory_uid", "prompt_uid", "step_index", "token_source", "policy_version", "reward")

@@ -25,6 +25,10 @@ class PlanSource(TokenReader, Protocol):
         """Producers' fields of these steps, for estimators that need them."""
         ...
 
+    def step_fields(self, step_ids: np.ndarray, fields: Sequence[str]) -> pa.Table:
+        """``credit_fields`` of candidates (int64 [n], ``step_id`` of ``plan_rows``), in the order given."""
+        ...
+
     def facts_hashes(self, step_ids: np.ndarray) -> pa.ChunkedArray:
         """A hash of the exported facts of each of these steps (int64 [n], ``step_id`` of ``plan_rows``), string [n]."""
         ...

@@ -75,6 +75,10 @@ class VersionSource:
         """Facts of the pool, which never change."""
         return self._facts.credit_fields(step_uids, fields)
 
+    def step_fields(self, step_ids: np.ndarray, fields: Sequence[str]) -> pa.Table:
+        """Facts of the pool, which never change."""
+        return self._facts.step_fields(step_ids, fields)
+
     def facts_hashes(self, step_ids: np.ndarray) -> pa.ChunkedArray:
         """Of the pool's facts, which never change."""
         return self._facts.facts_hashes(step_ids)

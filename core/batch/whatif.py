@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from core.batch.plan import PlanPool, PlanSource, count_plan, plan_without_hash
+from core.batch.plan import Estimate, PlanPool, PlanSource, count_plan, estimate
 from core.batch.recipe import Recipe, parse_recipe
-from core.batch.result import Plan
-from core.errors import InvalidInput
+from core.errors import InvalidInput, NotFound
 from core.pool.edits import Edit
 from core.tree.sequences import Sequences
 from core.types import View
@@ -26,7 +26,7 @@ class _SameRows:
         self._source = source
         self._rows: dict[str, pa.Table] = {}
         self._rewards: dict[str, pa.Table] = {}
-        self._fields: dict[tuple[str, ...], tuple[Any, pa.Table]] = {}
+        self._fields: dict[tuple[str, ...], tuple[np.ndarray, pa.Table]] = {}
         self._hashes: tuple[np.ndarray, pa.ChunkedArray] | None = None
 
     def plan_rows(self, view: View, *, channel: str) -> pa.Table:
@@ -37,13 +37,14 @@ class _SameRows:
         return self._rows[key]
 
     def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
+        return self._source.credit_fields(step_uids, fields)
+
+    def step_fields(self, step_ids: np.ndarray, fields: Sequence[str]) -> pa.Table:
         """Those of the last steps that were asked for these fields are kept."""
-        if not isinstance(step_uids, pa.Array | pa.ChunkedArray):
-            return self._source.credit_fields(step_uids, fields)
         key = tuple(sorted(fields))
         known = self._fields.get(key)
-        if known is None or type(known[0]) is not type(step_uids) or not known[0].equals(step_uids):
-            known = self._fields[key] = (step_uids, self._source.credit_fields(step_uids, fields))
+        if known is None or not np.array_equal(known[0], step_ids):
+            known = self._fields[key] = (step_ids, self._source.step_fields(step_ids, fields))
         return known[1]
 
     def facts_hashes(self, step_ids: np.ndarray) -> pa.ChunkedArray:
@@ -140,34 +141,52 @@ def credit_of(
 ) -> list[TrajectoryCredit]:
     """The same trajectory under several estimators, with default options; the recipe's estimator keeps its own.
 
-    ``batch_size`` is ignored, so that the trajectory's group is in each plan.
+    ``batch_size`` is ignored, so that the trajectory's group is in each plan. Then whether a trajectory is in a plan
+    follows from its own group. So the group is planned first; all of the view only for estimators that compare across
+    groups, if the trajectory is in the plan.
     """
     credits = []
-    same = SamePool(pool)
+    whole, group = SamePool(pool), SamePool(pool)
+    of_group = None if recipe.dataset is not None else _group_view(pool, view, trajectory_uid)
     for name in algorithms:
         defaults: dict[str, Any] = {} if name == recipe.algorithm else {"options": {}}
         try:
             wanted = parse_recipe({**recipe.to_json(), "algorithm": name, "batch_size": None, **defaults})
-            estimated = plan_without_hash(same, view, wanted)
+            credit = None
+            if of_group is not None:
+                credit = _of_trajectory(estimate(group, of_group, wanted), name, trajectory_uid)
+            if credit is None or (credit.error is None and not wanted.estimator.within_group(wanted.settings)):
+                credit = _of_trajectory(estimate(whole, view, wanted), name, trajectory_uid)
         except InvalidInput as error:
-            credits.append(TrajectoryCredit(name, error=error.message))
-            continue
-        credits.append(_of_plan(estimated, name, trajectory_uid))
+            credit = TrajectoryCredit(name, error=error.message)
+        credits.append(credit)
     return credits
 
 
-def _of_plan(plan: Plan, name: str, trajectory_uid: str) -> TrajectoryCredit:
-    uids = plan.trajectories["trajectory_uid"].to_pylist()
-    if trajectory_uid not in uids:
-        lacks = next((text for text in plan.lacks if trajectory_uid in text), None)
-        worst = max(plan.excluded, key=lambda reason: reason.n_trajectories, default=None)
-        missing = plan.lacks[0] if plan.lacks else None if worst is None else worst.label
-        return TrajectoryCredit(name, plan.level, error=lacks or missing or "the trajectory is not in its plan")
-    part = plan.part([uids.index(trajectory_uid)])
-    n_response = part.steps["n_response_tokens"].to_numpy().astype(np.int64)
-    steps = part.steps["advantage"].cast("float64").to_numpy()
-    if "token_advantages" in part.steps.column_names:
-        tokens = part.steps["token_advantages"].combine_chunks().flatten().to_numpy().astype(np.float32)
-    else:
-        tokens = np.repeat(steps, n_response).astype(np.float32)
-    return TrajectoryCredit(name, plan.level, steps, tokens)
+def _group_view(pool: PlanPool, view: View, trajectory_uid: str) -> View | None:
+    """The view narrowed to a trajectory's prompt group; None where it can't be, or there is no such trajectory."""
+    if view.filters.get("prompt_uid") is not None:
+        return None
+    try:
+        prompt_uid = pool.training.trajectory(trajectory_uid, tokens=False)["prompt_uid"]
+    except NotFound:
+        return None
+    return None if prompt_uid is None else View({**view.filters, "prompt_uid": prompt_uid}, view.where)
+
+
+def _of_trajectory(made: Estimate, name: str, trajectory_uid: str) -> TrajectoryCredit:
+    level = None if made.credit is None else made.credit.level
+    place = pc.index(made.trajectory_uids, trajectory_uid).as_py()
+    if place < 0:
+        lacks = next((text for text in made.lacks if trajectory_uid in text), None)
+        worst = max(made.excluded, key=lambda reason: reason.n_trajectories, default=None)
+        missing = made.lacks[0] if made.lacks else None if worst is None else worst.label
+        return TrajectoryCredit(name, level, error=lacks or missing or "the trajectory is not in its plan")
+    first, end = np.searchsorted(made.batch.step_trajectory, [place, place + 1])
+    n_tokens = made.batch.n_tokens
+    steps = np.full(end - first, np.nan) if made.credit is None else made.credit.step[first:end]
+    if made.credit is None or made.credit.token is None:
+        return TrajectoryCredit(name, level, steps, np.repeat(steps, n_tokens[first:end]).astype(np.float32))
+    begin = int(n_tokens[:first].sum())
+    tokens = made.credit.token[begin : begin + int(n_tokens[first:end].sum())]
+    return TrajectoryCredit(name, level, steps, tokens.astype(np.float32))

@@ -60,6 +60,16 @@ class Option:
 CLIP = Option(None, "Clip advantages to ±clip; none (default, verl): no clipping", minimum=0, optional=True)
 
 
+def never(settings: Mapping[str, Any]) -> bool:
+    """``Estimator.within_group`` of estimators that compare all trajectories of a batch."""
+    return False
+
+
+def always(settings: Mapping[str, Any]) -> bool:
+    """``Estimator.within_group`` of estimators that compare within groups, or nothing."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Estimator:
     """An entry of the registry.
@@ -74,6 +84,8 @@ class Estimator:
         select: checked options and a batch -> bool [n], which trajectories to keep; None keeps all.
         pairs: checked options and a batch -> preference pairs; None for estimators without pairs.
         labels: checked options and a batch -> bool [n], desirable or not; None for estimators without labels.
+        within_group: checked options -> whether each trajectory's result follows from its own prompt group, so that
+            a plan of this group alone has the same.
     """
 
     name: str
@@ -85,6 +97,7 @@ class Estimator:
     select: Callable[[Mapping[str, Any], CreditInput], Bools] | None = None
     pairs: Callable[[Mapping[str, Any], CreditInput], Pairs] | None = None
     labels: Callable[[Mapping[str, Any], CreditInput], Bools] | None = None
+    within_group: Callable[[Mapping[str, Any]], bool] = never
 
     @property
     def imitates(self) -> bool:

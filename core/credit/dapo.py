@@ -41,4 +41,5 @@ ESTIMATOR = Estimator(
     options=grpo.ESTIMATOR.options,
     compute=grpo.compute,
     select=select,
+    within_group=grpo.within_group,
 )

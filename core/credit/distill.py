@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from core.credit.base import Estimator, Option
+from core.credit.base import Estimator, Option, always
 from core.credit.types import Credit, CreditInput, Needs
 
 
@@ -33,4 +33,5 @@ ESTIMATOR = Estimator(
     needs=needs,
     options={"coef": Option(1.0, "Weight of the log-prob difference", minimum=0)},
     compute=compute,
+    within_group=always,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.credit.base import SINGLETON, Estimator, centred, group_size_needs, with_singletons
+from core.credit.base import SINGLETON, Estimator, always, centred, group_size_needs, with_singletons
 from core.credit.types import Credit, CreditInput
 
 
@@ -25,4 +25,5 @@ ESTIMATOR = Estimator(
     needs=group_size_needs,
     options={"singleton": SINGLETON},
     compute=compute,
+    within_group=always,
 )

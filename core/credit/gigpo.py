@@ -13,7 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from core.credit.base import EPS, SINGLETON, Estimator, Option, centre, group_size_needs, normalised, raw_singletons
+from core.credit.base import (
+    EPS,
+    SINGLETON,
+    Estimator,
+    Option,
+    always,
+    centre,
+    group_size_needs,
+    normalised,
+    raw_singletons,
+)
 from core.credit.chain import step_flow, step_rewards
 from core.credit.grpo import DDOF
 from core.credit.types import Credit, CreditInput, Floats, Ints, Needs
@@ -110,4 +120,5 @@ ESTIMATOR = Estimator(
         "singleton": SINGLETON,
     },
     compute=compute,
+    within_group=always,
 )

@@ -29,6 +29,11 @@ def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
     return with_singletons(settings, batch, sizes, deviation / (std[batch.group] + settings["eps"]))
 
 
+def within_group(settings: Mapping[str, Any]) -> bool:
+    """Unless the std is that of the batch."""
+    return bool(settings["std"] != "batch")
+
+
 DDOF = Option(
     1,
     "Delta degrees of freedom of the std: 1 (verl, default) or 0 (ClawGym II)",
@@ -53,4 +58,5 @@ ESTIMATOR = Estimator(
         "singleton": SINGLETON,
     },
     compute=compute,
+    within_group=within_group,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.credit.base import Estimator, Option
+from core.credit.base import Estimator, Option, always
 from core.credit.chain import step_flow, step_rewards
 from core.credit.types import Credit, CreditInput, Needs
 
@@ -43,4 +43,5 @@ ESTIMATOR = Estimator(
         )
     },
     compute=compute,
+    within_group=always,
 )

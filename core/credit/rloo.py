@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from core.credit.base import SINGLETON, Estimator, centred, group_size_needs, with_singletons
+from core.credit.base import SINGLETON, Estimator, always, centred, group_size_needs, with_singletons
 from core.credit.types import Credit, CreditInput
 
 
@@ -28,4 +28,5 @@ ESTIMATOR = Estimator(
     needs=group_size_needs,
     options={"singleton": SINGLETON},
     compute=compute,
+    within_group=always,
 )

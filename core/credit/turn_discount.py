@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from core.credit.base import EPS, Estimator, Option
+from core.credit.base import EPS, Estimator, Option, always
 from core.credit.chain import step_flow, step_rewards
 from core.credit.types import Credit, CreditInput, Needs
 
@@ -53,4 +53,5 @@ ESTIMATOR = Estimator(
         ),
     },
     compute=compute,
+    within_group=always,
 )

@@ -71,7 +71,7 @@ class Stats:
         """Columns ``low``, ``high``, ``part``, ``n_steps``, see ``core.pool.query.distribution.distribution``."""
         return self._cache.cached(
             ("distribution", view, column, by, bins, parts),
-            lambda: distribution(self._reader, view, column, by, bins, parts),
+            lambda: distribution(self._cache.columns, self._reader, view, column, by, bins, parts),
         )
 
     def trends(

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from core.errors import NotFound
 from core.pool.edits import EDIT_PREFIX, Edit, Edits, captured_uids, edited_fields, edited_sequences, edited_step
-from core.pool.query.creditfields import credit_fields, facts_hashes
+from core.pool.query.creditfields import credit_fields, credit_fields_by_id, facts_hashes
 from core.pool.query.planrows import plan_rows
 from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import NO_VIEW
@@ -64,6 +64,11 @@ class TrainingData:
             uids = asked.to_pylist()
             table = credit_fields(cursor, captured_uids(uids, edits), fields)
         return edited_fields(table, uids, edits)
+
+    def step_fields(self, step_ids: np.ndarray, fields: Collection[str]) -> pa.Table:
+        """``credit_fields`` of captured steps by their ``step_id``, int64 [n], in the order given."""
+        with self._db.read() as cursor:
+            return credit_fields_by_id(cursor, step_ids, fields)
 
     def edits(self) -> list[Edit]:
         """The edited answers that count now."""

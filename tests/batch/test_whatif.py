@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.batch.plan import count_plan, plan, plan_without_hash
+from core.batch.plan import count_plan, estimate, plan
 from core.batch.recipe import parse_recipe
 from core.batch.whatif import credit_of, sweep
 from core.errors import InvalidInput
@@ -79,12 +79,13 @@ def test_credit_side_by_side_is_each_plans_own(filled):
 
 
 @pytest.mark.parametrize("fields", [{}, {"algorithm": "turn_discount"}, {"algorithm": "sft"}, {"algorithm": "dpo"}])
-def test_a_plan_without_its_hash_is_the_plan_and_reads_no_facts(filled, fields, monkeypatch):
+def test_an_estimate_is_the_plans_and_reads_no_facts(filled, fields, monkeypatch):
     recipe = parse_recipe(fields)
     made = plan(filled, View(), recipe)
     monkeypatch.setattr(filled.training, "facts_hashes", None)
-    plain = plan_without_hash(filled, View(), recipe)
-    assert made.hash and not plain.hash
-    assert plain.steps.equals(made.steps) and plain.trajectories.equals(made.trajectories)
-    assert (plain.pairs, plain.excluded, plain.remaining) == (made.pairs, made.excluded, made.remaining)
-    assert (plain.level, plain.lacks, plain.counts) == (made.level, made.lacks, made.counts)
+    plain = estimate(filled, View(), recipe)
+    assert plain.trajectory_uids.to_pylist() == made.trajectories["trajectory_uid"].to_pylist()
+    assert list(plain.batch.step_uids) == made.steps["step_uid"].to_pylist()
+    assert (plain.lacks, plain.excluded) == (made.lacks, made.excluded)
+    advantages = made.steps["advantage"].to_pylist()
+    assert advantages == ([None] * len(made.steps) if plain.credit is None else plain.credit.step.tolist())

@@ -9,7 +9,9 @@ import pytest
 
 from core.errors import InvalidInput
 from core.pool import Pool, stats
-from core.types import Step, View
+from core.pool.query.columns import STEP_COLUMNS
+from core.pool.query.distribution import by_sql
+from core.types import Annotation, Step, View
 
 
 @pytest.fixture
@@ -118,3 +120,65 @@ def test_a_distribution_is_computed_once_until_the_next_write(spread, monkeypatc
     rows = pool.stats.distribution(View(), "step_index", by="agent").to_pylist()
     counted = Counter((step.step_index, step.agent) for step in steps) + Counter({(9, None): 1})
     assert {(row["low"] + 0.5, row["part"]): row["n_steps"] for row in rows} == dict(counted)
+
+
+@pytest.fixture
+def varied(tmp_path):
+    """Steps whose columns have few values, many, none, whole ones and unknown ones."""
+    chance = random.Random(5)
+    pool = Pool.open(tmp_path / "v.duckdb")
+    steps = [
+        Step(
+            step_uid=f"s{n}",
+            trajectory_uid=f"t{n % 11}",
+            prompt_uid=f"g{n % 3}",
+            step_index=n // 11,
+            created_at=1e9 + n,
+            channel=chance.choice(("train", "train", "val")),
+            agent=chance.choice(("a", "b", "(others)", "ä", None)),
+            model=chance.choice((None, *(f"m{k}" for k in range(9)))),
+            reward=chance.choice((None, -0.5, chance.random())),
+            latency_s=chance.choice((None, chance.expovariate(1))),
+            policy_version=chance.choice((None, 3, 4, 90)),
+            prompt_ids=list(range(chance.randrange(400))),
+            response_ids=[1, 2],
+        )
+        for n in range(300)
+    ]
+    done = [{"kind": "complete", "trajectory_uid": f"t{k}", "reward": k / 4 if k % 3 else None} for k in range(11)]
+    pool.steps.append(steps, completions=done)
+    yield pool
+    pool.close()
+
+
+def of_sql(pool: Pool, view: View, column: str, by: str | None, parts: int):
+    with pool.stats._reader.reading(view) as (cursor, seen):
+        return by_sql(cursor, seen, column, by, 7, parts)
+
+
+@pytest.mark.parametrize("by", [None, "agent", "model", "trainable"])
+@pytest.mark.parametrize("view", [View(), View({"agent": ["a", "ä"]}, "step_index = 0 OR reward < 0")])
+def test_counts_in_memory_are_those_of_sql(varied, by, view):
+    numbers = [one.name for one in STEP_COLUMNS.values() if one.kind == "number"]
+    for _ in range(2):
+        for column in numbers:
+            for parts in (1,) if by is None else (1, 3):
+                counted = varied.stats.distribution(view, column, by=by, bins=7, parts=parts)
+                expected = of_sql(varied, view, column, by, parts)
+                assert counted.schema.equals(expected.schema)
+                assert counted.to_pylist() == expected.to_pylist(), column
+        varied.labels.annotate(
+            [
+                Annotation("reward", 0.75, "ann", "human", 2e9, trajectory_uid="t3"),
+                Annotation("trainable", False, "ann", "human", 2e9, step_uid="s7"),
+            ],
+            label="two",
+        )
+
+
+def test_a_preview_counts_what_is_not_written(varied):
+    label = Annotation("reward", 7.0, "ann", "human", 2e9, trajectory_uid="t3")
+    before = varied.stats.distribution(View(), "trajectory_reward")
+    with varied.labels.previewing([label]):
+        assert max(varied.stats.distribution(View(), "trajectory_reward")["high"].to_pylist()) >= 7
+    assert varied.stats.distribution(View(), "trajectory_reward").equals(before)

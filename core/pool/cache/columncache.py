@@ -150,6 +150,11 @@ class ColumnCache:
             exact = {name: values for name, values in kept.items() if values is not None}
             yield ReadSnapshot(cursor, seen, index, exact, current, known, partial(self._views.keep, number, view))
 
+    @property
+    def in_dry_run(self) -> bool:
+        """Whether this thread reads uncommitted state, which cached columns don't hold."""
+        return self._db.in_dry_run
+
     def _index(self, changes: _ChangedSince, number: int) -> FacetIndex:
         changed = None if self._facets is None else changes.since(self._facets[0])
         if self._facets is None or changed is None:

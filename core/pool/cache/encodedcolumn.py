@@ -48,13 +48,17 @@ class EncodedColumn:
 
     def taken(self, step_ids: np.ndarray) -> np.ndarray:
         """float64, the values of these ascending ids. Read-only: it may be a view of the column."""
-        is_range = step_ids.size and step_ids[-1] - step_ids[0] + 1 == step_ids.size
-        codes = self.codes[step_ids[0] : step_ids[-1] + 1] if is_range else self.codes[step_ids]
+        codes = self.places(step_ids)
         if self.values is None:
             return codes
         # Clipping changes nothing: all codes are places of the table. It spares NumPy a buffered check.
         decoded: np.ndarray = self.values.take(codes, mode="clip")
         return decoded
+
+    def places(self, step_ids: np.ndarray) -> np.ndarray:
+        """``codes`` of these ascending ids. Read-only: it may be a view of the column."""
+        is_range = step_ids.size and step_ids[-1] - step_ids[0] + 1 == step_ids.size
+        return self.codes[step_ids[0] : step_ids[-1] + 1] if is_range else self.codes[step_ids]
 
     def with_values(self, step_ids: np.ndarray, new: np.ndarray) -> EncodedColumn:
         """A copy with the values of these ids set; ids beyond the end make it longer.

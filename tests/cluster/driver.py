@@ -20,8 +20,14 @@ from typing import Any
 
 from ray.cluster_utils import Cluster
 
-# Without CPUs no worker is started before an actor needs one.
-SMALL = {"num_cpus": 0, "object_store_memory": 80 << 20, "include_dashboard": False, "include_log_monitor": False}
+# Without CPUs no worker is started before an actor needs one. A head's agent would have the same port on each cluster.
+SMALL = {
+    "num_cpus": 0,
+    "object_store_memory": 80 << 20,
+    "include_dashboard": False,
+    "include_log_monitor": False,
+    "dashboard_agent_listen_port": 0,
+}
 
 
 def patiently(start: Callable[[], Any]) -> Any:

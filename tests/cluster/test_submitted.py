@@ -27,7 +27,7 @@ from tests.batch.keeping_all import SFT_ALL
 from tests.cluster.installed import ROOT, ray_python_with_jobs
 from tests.cluster.machines import KEY, SCRIPT, admin, free_port, lost, wait_up
 from tests.cluster.ray_cluster import ADDRESS, NODE, RayCluster
-from tests.conftest import scripted_engine
+from tests.conftest import eventually, scripted_engine
 from tests.export.uneven_pool import T0, fill
 
 pytestmark = [pytest.mark.trainers, pytest.mark.timeout(600)]
@@ -58,11 +58,15 @@ class Jobs:
     def submit(self, entrypoint: str) -> tuple[str, str]:
         """``ray job submit``; the job's state and what it printed."""
         words = shlex.split(entrypoint)
-        submit = [self.cluster.python.with_name("ray"), "job", "submit", "--address", self.address, "--"]
-        done = subprocess.run(
-            [*submit, *words],
-            capture_output=True, text=True, timeout=280, check=False, env={**os.environ, "RAY_COLOR_LOGGING": "0"},
-        )  # fmt: skip
+        submit = [self.cluster.python.with_name("ray"), "job", "submit", "--address", self.address, "--", *words]
+        environment = {**os.environ, "RAY_COLOR_LOGGING": "0"}
+
+        def submitted() -> subprocess.CompletedProcess[str] | None:
+            done = subprocess.run(submit, capture_output=True, text=True, timeout=280, check=False, env=environment)
+            # Ray gives the head's agent ten seconds to start.
+            return None if "No available agent" in done.stderr else done
+
+        done = eventually(submitted)
         (uid,) = set(re.findall(r"Job '(\w+)' submitted", done.stdout)) or {""}
         assert uid, done.stdout + done.stderr
         job = httpx.get(f"{self.address}/api/jobs/{uid}", timeout=60).json()

@@ -79,10 +79,10 @@ def interleaved(trajectories: Sequence[list[dict[str, Any]]], seed: int) -> list
 
 
 def orders_of(seed: int) -> tuple[Orders, dict[str, list[dict[str, Any]]]]:
-    """Steps of both channels, fetches that wait and that need not, and an end with groups that are ready."""
+    """Steps of both channels, fetches that wait and that need not, and an end with groups that are ready in both."""
     submitted = {
         "train": interleaved(rollouts(seed, "train", 5, 3), seed),
-        "val": interleaved(rollouts(seed, "val", 2, 2), seed),
+        "val": interleaved(rollouts(seed, "val", 3, 2), seed),
     }
     first, rest = submitted["train"][:2], submitted["train"][2:]
     orders: Orders = [("submit_steps", {"steps": first}), ("begin", {"batch_size": 2})]
@@ -112,11 +112,15 @@ def orders_of(seed: int) -> tuple[Orders, dict[str, list[dict[str, Any]]]]:
         ("get_validate", {}),
         ("fetch_batch", {"batch_size": 2, "n_rollouts": 2, "channel": "val"}),
         ("get_statistics", val),
+        # It asks for more groups than there are, and is waiting when the pool is shut down.
+        ("begin", {"batch_size": 4}),
         ("shutdown", {}),
+        ("end", {}),
         ("fetch_batch", {"batch_size": 2}),
         ("fetch_batch", {"batch_size": 2}),
         ("fetch_batch", {"batch_size": 1}),
         ("fetch_batch", {"batch_size": 1}),
+        ("fetch_batch", {"batch_size": 1, "n_rollouts": 2, "channel": "val"}),
         ("fetch_batch", {"batch_size": 1, "n_rollouts": 2, "channel": "val"}),
     ]
     return orders, submitted
@@ -176,14 +180,21 @@ def same(one: Any, other: Any, path: str) -> None:
 def test_batches_are_those_of_claw_r1s_own_pool(service: ServeProcess, checkout: Path, tmp_path: Path) -> None:
     python = Path(verl_python())
     orders, _ = orders_of(7)
+
+    def batches() -> dict[str, str]:
+        listed = service.http.get("/api/v1/batches").json()["batches"]
+        return {one["batch_uid"]: one["state"] for one in listed if one["consumer"] == "claw-r1"}
+
+    before = batches()
     own = fetched("own", python, orders, service.base_url, tmp_path, checkout)
-    assert not [one for one in service.http.get("/api/v1/batches").json()["batches"] if one["consumer"] == "claw-r1"]
+    assert batches() == before
     ours = fetched("hooked", python, orders, service.base_url, tmp_path, checkout)
-    assert [one is None for one in own[-6:]] == [True, False, True, False, True, True]
+    # After `shutdown`: it, the fetch that waited, the train channel's groups, the val channel's.
+    assert [one is None for one in own[-8:]] == [True, True, False, True, False, True, False, True]
     for at, (method, arguments) in enumerate(orders):
         same(own[at], ours[at], f"{at} {method} {arguments if 'steps' not in arguments else ''}")
-    batches = [one for one in service.http.get("/api/v1/batches").json()["batches"] if one["consumer"] == "claw-r1"]
-    assert [one["state"] for one in batches] == ["acked"] * 4, "each channel was asked once more"
+    made = [state for uid, state in batches().items() if uid not in before]
+    assert made == ["acked"] * 5, "each channel was asked once more"
 
 
 def expected(steps: Sequence[dict[str, Any]], n_groups: slice) -> list[dict[str, Any]]:
@@ -216,16 +227,16 @@ def test_steps_come_back_as_submitted_through_the_hook(service: ServeProcess, tm
     (package / "data_pool.py").write_text("DataPool = None\n")
     (package / "__init__.py").write_text("from claw_r1.data_pool.data_pool import DataPool\n")
     orders, submitted = orders_of(11)
-    begun, *_, val, _, _, second, none, last, nothing, val_again = (
+    begun, *_, val, _, waiting, _, waited, second, none, last, nothing, val_last, val_nothing = (
         result
         for (method, _), result in zip(
             orders, fetched("recorded", ray_python(), orders, service.base_url, tmp_path, tmp_path), strict=True
         )
         if method in ("begin", "end", "fetch_batch", "get_statistics", "shutdown")
     )
-    assert begun is True, "it waits until groups are ready"
-    got = {"train": [*second, *last], "val": val}
-    want = {"train": expected(submitted["train"], slice(2, 5)), "val": expected(submitted["val"], slice(0, 2))}
+    assert (begun, waiting) == (True, True), "a fetch waits until groups are ready"
+    got = {"train": [*second, *last], "val": [*val, *val_last]}
+    want = {"train": expected(submitted["train"], slice(2, 5)), "val": expected(submitted["val"], slice(0, 3))}
     for channel, steps in got.items():
         assert list(map(as_submitted, steps)) == list(map(as_submitted, want[channel])), channel
-    assert (none, nothing, val_again) == (None, None, None)
+    assert (waited, none, nothing, val_nothing) == (None,) * 4

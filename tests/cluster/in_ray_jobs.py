@@ -47,7 +47,10 @@ def main() -> None:
     dataset, out, chunk_tokens, formats = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
     out.mkdir()
     # The head runs no tasks: the workers are the nodes that are added.
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80 << 20})
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 0, "object_store_memory": 80 << 20, "include_dashboard": False},
+    )
     hook = {"worker_process_setup_hook": lambda: hold_back(str(out), chunk_tokens)}
     ray.init(address=cluster.address, log_to_driver=False, runtime_env=hook)
     results: dict[str, Any] = {"sha256": {name: [] for name in formats}}

@@ -16,3 +16,11 @@ def ray_python() -> Path:
     if not PYTHON.exists():
         missing("Ray is not installed, so no cluster was started: .ci/run installs it into .cache/trainers/ray")
     return PYTHON
+
+
+def ray_python_with_jobs() -> Path:
+    """The interpreter with Ray and what its dashboard needs, which takes jobs."""
+    python = ray_python()
+    if not list(python.parents[1].glob("lib/python3*/site-packages/aiohttp_cors")):
+        missing("Ray's dashboard is not installed, so no job was submitted: .ci/run installs ray[default]'s packages")
+    return python

@@ -10,15 +10,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from core.cluster.supervisor import node_name
 from core.serving.process import EngineProcess
 from tests.cluster.installed import ray_python
 from tests.cluster.machines import (
@@ -37,72 +35,14 @@ from tests.cluster.machines import (
     wait_up,
     writers,
 )
+from tests.cluster.ray_cluster import ADDRESS, NODE, RayCluster
 from tests.conftest import eventually, scripted_engine
 from tests.journal.test_target import s3
 
 __all__ = ["s3"]
 
 pytestmark = [pytest.mark.beyond, pytest.mark.timeout(1200)]
-ROOT = Path(__file__).parents[2]
-ADDRESS = "127.0.0.2"
-NODE = node_name(ADDRESS)
-PATIENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    # A machine with other work takes its time to start them.
-    "RAY_raylet_start_wait_time_s": "180",
-    "RAY_gcs_server_request_timeout_seconds": "180",
-}
 N_KILLS = int(os.environ.get("CLAW_NODE_KILLS", "1"))
-
-
-class RayCluster:
-    """A head, which gets the pool, and a node."""
-
-    def __init__(self, python: Path) -> None:
-        self.python = python
-        self._driver = subprocess.Popen(
-            [python, "-m", "tests.cluster.driver"],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **PATIENT},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.address = self._answer()["address"]
-        self.order(add=ADDRESS)
-
-    def order(self, **what: str) -> None:
-        """Have the driver do it."""
-        assert self._driver.stdin is not None
-        print(json.dumps(what), file=self._driver.stdin, flush=True)
-        self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._driver.stdout is not None
-        line = self._driver.stdout.readline()
-        assert line, f"the driver ended with {self._driver.wait(60)}"
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def command(self, what: str, *args: str, env: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-        """``claw-studio cluster WHAT``; its lines of JSON."""
-        done = subprocess.run(
-            [self.python, "-m", "core.cli", "cluster", what, "--ray", self.address, *args],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **PATIENT, **(env or {})},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=240,
-        )
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    def close(self) -> None:
-        """End all of it."""
-        assert self._driver.stdin is not None
-        self._driver.stdin.close()
-        self._driver.wait(60)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,9 @@ from studio.components.base import ignore, packed, renderer
 THEME_VERSION = 2
 """Part of the name under which Streamlit's front end stores the theme of a path, see ``theme.js``."""
 
+SCHEME = "scheme"
+"""Key of ``scheme_watch``."""
+
 
 def token_view(
     *,
@@ -257,6 +260,14 @@ def theme_choice(*, page: str, pages: Sequence[str], key: str) -> None:
 def sidebar_navigation() -> None:
     """Make the sidebar's entry of the open page remove the parameters of its address; draws nothing."""
     renderer("navigation")(key="navigation")
+
+
+def scheme_watch() -> None:
+    """Run the page again when its theme is switched; draws nothing.
+
+    ``"light"`` or ``"dark"`` is then in ``st.session_state["scheme"]["scheme"]``, None before the first switch.
+    """
+    renderer("scheme")(key=SCHEME, default={"scheme": None}, on_scheme_change=ignore)
 
 
 def training_rows(*, rows: Sequence[Mapping[str, Any]], most: float | None, key: str) -> None:

@@ -231,9 +231,10 @@ def siblings(
     """Trajectories side by side; returns ``{"what", "uid"}`` of a click, once: trajectory, step, and with ``acts`` also
     reference and compare.
 
-    Each row is ``{"uid", "name", "reward", "advantage", "quality", "complete", "reference", "parts", "token",
-    "cells": [{"uid", "index", "what", "n_tokens", "reward", "selected"}, ...]}``; ``parts`` is the cell where it
-    diverges from the reference, ``token`` the token there.
+    Each row is ``{"uid", "name", "reward", "why", "reason", "advantage", "quality", "complete", "reference", "parts",
+    "token", "cells": [{"uid", "index", "what", "n_tokens", "reward", "selected"}, ...]}``; ``why`` says in one line who
+    gave the reward, ``reason`` is its tooltip; ``parts`` is the cell where it diverges from the reference, ``token``
+    the token there.
     """
     result = renderer("siblings")(
         data={"rows": list(rows), "height": height, "acts": acts}, key=key, on_click_change=ignore

@@ -113,7 +113,7 @@ def test_marks_of_charts_follow_a_switch_of_the_theme(visit, path):
 
 
 SCALES = """
-() => [...document.querySelectorAll(".js-plotly-plot :is(.heatmaplayer image, linearGradient stop, .scatterlayer .point)")]
+() => [...document.querySelectorAll(".js-plotly-plot :is(.heatmaplayer image, stop, .scatterlayer .point)")]
     .map((mark) => mark.getAttribute("href") ?? mark.getAttribute("stop-color") ?? mark.getAttribute("style"))
 """
 

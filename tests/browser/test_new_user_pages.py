@@ -30,6 +30,9 @@ HEADINGS = (Path(__file__).parent / "headings.js").read_text(encoding="utf-8")
 WIDTHS = (1280, 1440, 1920)
 SCROLLS = ("sql", "synthesis?view=pack")
 """Addresses whose tables have as many columns as the user asks for, or a text that ends with the table."""
+CHARTS_ARE_DRAWN = """
+() => [...document.querySelectorAll("[data-testid=stPlotlyChart]")].every((chart) => chart.querySelector(".main-svg"))
+"""
 OVERFLOW = """
 () => [...document.querySelectorAll(".dvn-scroller")].map((table) => table.scrollWidth - table.clientWidth)
     .filter((px) => px > 0).map((px) => `a table has columns beyond its right edge: ${px} px`)
@@ -98,6 +101,7 @@ def problems_of(watched: Watched, axe: str, address: str, act: Callable[[Page], 
     idle(page)
     if act is not None:
         act(page)
+    page.wait_for_function(CHARTS_ARE_DRAWN)
     page.evaluate(f"{axe};0")
     problems = []
     for scheme in ("light", "dark"):

@@ -119,7 +119,7 @@ def chosen_tab(plan: Plan) -> None:
     shown_groups = plan.first_groups(first, GROUP_ROWS)
     groups = [
         {
-            "prompt_uid": kit.short_uid(group.prompt_uid, 14),
+            "prompt_uid": kit.short_uid(group.prompt_uid, 13),
             "trajectories": len(group.trajectories),
             "steps": sum(len(one.step_uids) for one in group.trajectories),
             "tokens": sum(one.n_tokens for one in group.trajectories),
@@ -142,11 +142,11 @@ def chosen_tab(plan: Plan) -> None:
             selection_mode="single-cell",
             key=f"groups-{plan.hash[:12]}-{first}",
             column_config={
-                "prompt_uid": config.TextColumn("Prompt group", width=114),
+                "prompt_uid": config.TextColumn("Prompt group", width=107),
                 "trajectories": config.NumberColumn("Traj.", width=38, help="Trajectories"),
                 "steps": config.NumberColumn("Steps", width=46),
-                "tokens": config.NumberColumn("Tokens", width=54, format="compact"),
-                "reward": config.NumberColumn("Mean", width=48, format="%.3g"),
+                "tokens": config.NumberColumn("Tokens", width=53, format="compact"),
+                "reward": config.NumberColumn("Mean", width=46, format="%.3g"),
                 "rewards": config.BarChartColumn("Rewards", width=60),
             },
         )
@@ -169,7 +169,7 @@ def chosen_tab(plan: Plan) -> None:
         opened = st.dataframe(
             [
                 {
-                    "trajectory_uid": kit.short_uid(one.trajectory_uid, 13),
+                    "trajectory_uid": kit.short_uid(one.trajectory_uid, 12),
                     "steps": len(one.step_uids),
                     "tokens": one.n_tokens,
                     "loss": one.n_response_tokens,
@@ -186,8 +186,10 @@ def chosen_tab(plan: Plan) -> None:
             on_select="rerun",
             selection_mode="single-cell",
             key=f"trajectories-{plan.hash[:12]}-{first}-{only}",
+            # What fits a page that is 1280 pixels wide; the table's own menu shows the policy version, too.
+            column_order=("trajectory_uid", "steps", "tokens", "loss", "reward", "advantage"),
             column_config={
-                "trajectory_uid": config.TextColumn("Trajectory", width=112),
+                "trajectory_uid": config.TextColumn("Trajectory", width=106),
                 "steps": config.NumberColumn("Steps", width=46),
                 "tokens": config.NumberColumn("Tokens", width=56, format="localized"),
                 "loss": config.NumberColumn("In loss", width=52, format="localized"),

@@ -1,5 +1,6 @@
 """The Collect page: live view of captured calls. All reads are bounded, so it works at hundreds of calls per second."""
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -28,6 +29,15 @@ FILTERS = ("channel", "source")
 N_FEEDBACK = 8
 FEEDBACK_CHARS = 120
 ENGINE_TONE: dict[bool | None, Tone] = {True: "good", False: "bad", None: ""}
+REFUSED = {
+    "unauthorized": "unknown or revoked key",
+    "too_many_attempts": "too many wrong keys",
+    "forbidden": "key without this right",
+    "host": "another host name",
+    "origin": "page of another origin",
+    "media_type": "not declared as JSON",
+}
+REFUSED_HELP = "Requests that were answered with an error before their body was read. They are not captured."
 TONES: dict[str, Tone] = {"up": "good", "down": "bad"}
 
 
@@ -56,6 +66,15 @@ def held_figure(service: Service) -> list[kit.Figure]:
     return [kit.Figure("Held", kit.count(n_held), detail, tone="bad" if n_behind else "")]
 
 
+def refused_figure(refusals: Mapping[str, int]) -> list[kit.Figure]:
+    """Requests that were refused before they were calls, with the most frequent reason; none if none was."""
+    n_refused = sum(refusals.values())
+    if not n_refused:
+        return []
+    reason = max(refusals, key=refusals.__getitem__)
+    return [kit.Figure("Refused", kit.count(n_refused), REFUSED.get(reason, reason), tone="warn", help=REFUSED_HELP)]
+
+
 @kit.live(1.0)
 def traffic() -> None:
     service = state.service()
@@ -81,6 +100,7 @@ def traffic() -> None:
                 tone="bad" if failure else "",
                 help="ingest lag",
             ),
+            *refused_figure(live["refused"]),
             *unshipped_figure(service),
             *held_figure(service),
             kit.Figure(

@@ -214,6 +214,9 @@ def of_updates(made: Sequence[Update]) -> None:
     for column, (title, values) in zip(others, drawings, strict=True):
         with column:
             kit.section(title)
+            if all(value is None for series in values.values() for value in series):
+                st.caption("Not reported by the trainer.")
+                continue
             chart = charts.measure(made, values, height=180, zero=True)
             open_batch(kit.plot(chart, key=f"learn-{title}", alt=f"{title} by update", **SELECT))
 

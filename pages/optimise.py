@@ -128,7 +128,7 @@ def picker(plan: Plan) -> str:
         options,
         index=options.index(current),
         format_func=title,
-        width=240,
+        width=310,
         label_visibility="collapsed",
         accept_new_options=cut,
         help=f"Lists the first {LISTED} groups and rows. For others, type the group's id, or row and its number."

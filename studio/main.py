@@ -53,6 +53,7 @@ def frame() -> None:
         return
     with st.sidebar:
         components.sidebar_navigation()
+        components.scheme_watch()
         pool_summary()
     with error_boundary():
         current.run()

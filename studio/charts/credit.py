@@ -51,7 +51,7 @@ def credit_map(
             colorbar={
                 "thickness": 8,
                 "outlinewidth": 0,
-                "tickfont": {"size": 11},
+                "tickfont": {"size": theme.TICK_SIZE},
                 "tickvals": [-1, 0, 1],
                 "ticktext": ["− largest", "0", "+ largest"],
             },

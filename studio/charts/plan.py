@@ -177,7 +177,7 @@ def group_density(group: Ints, rewards: Floats, advantages: Floats, *, height: i
             text=tooltips,
             hoverongaps=False,
             hovertemplate="%{text}<br>reward about %{y:.3g}<extra></extra>",
-            colorbar={"thickness": 8, "outlinewidth": 0, "tickfont": {"size": 11}, "nticks": 4},
+            colorbar={"thickness": 8, "outlinewidth": 0, "tickfont": {"size": theme.TICK_SIZE}, "nticks": 4},
         ),
         height=height,
         xaxis_title="prompt group, plan order",

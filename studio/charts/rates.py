@@ -36,13 +36,13 @@ def call_rate(series: Sequence[dict[str, Any]]) -> str:
         )
         for entry in series
     ]
-    return _chart(bars, floor=4, x_labels=_seconds_ago(len(series)))
+    return _chart(bars, floor=4, x_labels=_seconds_ago(len(series)), empty="No call in the last minute")
 
 
 def token_rate(series: Sequence[dict[str, Any]]) -> str:
     """Response tokens per second. ``series``: ``{at, tokens}`` of each whole second, oldest first."""
     bars = [Bar((("series2", entry["tokens"]),), f"{entry['tokens']:,} tokens") for entry in series]
-    return _chart(bars, floor=40, x_labels=_seconds_ago(len(series)))
+    return _chart(bars, floor=40, x_labels=_seconds_ago(len(series)), empty="No token in the last minute")
 
 
 def latencies(seconds: Sequence[float]) -> str:
@@ -61,7 +61,7 @@ def latencies(seconds: Sequence[float]) -> str:
     ]
     marks = [(place - first) / (last - first) for place in range(first, last + 1, PER_DECADE)]
     names = [_text(10 ** edges[place]) for place in range(first, last + 1, PER_DECADE)]
-    return _chart(bars, floor=4, x_labels=list(zip(marks, names, strict=True)))
+    return _chart(bars, floor=4, x_labels=list(zip(marks, names, strict=True)), empty="No call yet")
 
 
 def latency_bins(seconds: Sequence[float]) -> list[int]:
@@ -85,8 +85,8 @@ def axis_top(value: float) -> float:
     return round(top, 12) if power < 1 else top
 
 
-def _chart(bars: Sequence[Bar], *, floor: float, x_labels: Sequence[tuple[float, str]]) -> str:
-    """Bars over a vertical axis from 0; ``x_labels``: share of the width, text."""
+def _chart(bars: Sequence[Bar], *, floor: float, x_labels: Sequence[tuple[float, str]], empty: str) -> str:
+    """Bars over a vertical axis from 0. ``x_labels``: share of the width, text. ``empty``: text instead of bars."""
     top = axis_top(max([floor, *(sum(height for _, height in bar.parts) for bar in bars)]))
     columns = []
     for bar in bars:
@@ -97,9 +97,10 @@ def _chart(bars: Sequence[Bar], *, floor: float, x_labels: Sequence[tuple[float,
     lines = "".join(f'<i style="bottom:{share}%"></i>' for share in (0, 50, 100))
     ys = "".join(f'<span style="bottom:{50 * half}%">{_short(top * half / 2)}</span>' for half in (0, 1, 2))
     xs = "".join(f'<span style="left:{100 * share:.2f}%">{text}</span>' for share, text in x_labels)
+    note = "" if any(height for bar in bars for _, height in bar.parts) else f"<span>{empty}</span>"
     return (
         f'<div class="cs-live"><div class="y">{ys}</div>'
-        f'<div class="p">{lines}<div class="bars">{"".join(columns)}</div></div><div class="x">{xs}</div></div>'
+        f'<div class="p">{lines}<div class="bars">{"".join(columns)}</div>{note}</div><div class="x">{xs}</div></div>'
     )
 
 

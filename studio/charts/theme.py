@@ -18,7 +18,7 @@ GOOD = SERIES[0]
 SEQUENTIAL = [[place / 9, f"#0000{11 + place}"] for place in range(10)]
 DIVERGING = [[place / 9, f"#0000{21 + place}"] for place in range(10)]
 
-FONT_SIZE = 12
+FONT_SIZE, TICK_SIZE = 12, 11
 
 
 def escape(text: Any) -> str:
@@ -42,12 +42,26 @@ def figure(*traces: Any, height: int = 220, **layout: Any) -> go.Figure:
         bargap=0.08,
         hovermode="closest",
         hoverlabel={"font": {"size": FONT_SIZE}},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left", "title": None},
+        legend={
+            "orientation": "h",
+            "y": 1.02,
+            "yanchor": "bottom",
+            "x": 0,
+            "xanchor": "left",
+            "title": None,
+            "font": {"size": TICK_SIZE},
+        },
         uirevision="keep",
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
     )
-    axis = {"automargin": True, "zeroline": False, "ticks": "", "title": {"standoff": 8}, "tickfont": {"size": 11}}
+    axis = {
+        "automargin": True,
+        "zeroline": False,
+        "ticks": "",
+        "title": {"standoff": 8},
+        "tickfont": {"size": TICK_SIZE},
+    }
     chart.update_xaxes(showgrid=False, **axis)
     chart.update_yaxes(showgrid=True, nticks=5, **axis)
     chart.update_layout(**layout)

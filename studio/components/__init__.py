@@ -10,7 +10,7 @@ only the SQL editor's CodeMirror is bundled. Each function here takes data and r
     plain_text(text=…)
     training_rows(rows=…, most=…)
     transcript_view(uid=…, turns=studio.widgets.steps.transcript.transcript(…))
-    theme_choice(page=…, pages=…)              sidebar_navigation()
+    theme_choice(page=…, pages=…)              sidebar_navigation()      scheme_watch()
     sql_editor(text=…, tables=…, ran=…)             schema_list(tables=…, history=…)
     siblings(rows=…) -> {"what", "uid"} | None
     tree_canvas(…) -> node index | None        mask_canvas(…)        packed_rows(…) -> row index | None
@@ -24,6 +24,7 @@ from studio.components.views import (
     messages_view,
     packed_rows,
     plain_text,
+    scheme_watch,
     siblings,
     sidebar_navigation,
     theme_choice,
@@ -42,6 +43,7 @@ __all__ = [
     "packed_rows",
     "plain_text",
     "schema_list",
+    "scheme_watch",
     "siblings",
     "sidebar_navigation",
     "sql_editor",

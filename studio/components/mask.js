@@ -185,7 +185,7 @@ function drawMask(state) {
 function axes(context, state, X, Y, side) {
   const { theme, view } = state
   context.fillStyle = alpha(theme.text, 0.66)
-  context.font = `10.5px ${theme.font}`
+  context.font = `11px ${theme.font}`
   const rough = view.span / 5
   const power = 10 ** Math.floor(Math.log10(Math.max(1, rough)))
   const step = Math.max(1, [1, 2, 5, 10].map((f) => f * power).find((value) => value >= rough))

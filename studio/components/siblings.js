@@ -22,7 +22,7 @@ export default function (component) {
     const numbers = element("div", "numbers")
     numbers.append(number("reward", row.reward), number("advantage", row.advantage))
     const why = element("div", "faint why", row.why)
-    why.title = row.why
+    why.title = row.reason
     const end = element("span", "acts")
     if (row.reference) end.append(element("span", "faint", "baseline"))
     else if (data.acts) {

@@ -13,6 +13,9 @@ from studio.components.base import ignore, packed, renderer
 THEME_VERSION = 2
 """Part of the name under which Streamlit's front end stores the theme of a path, see ``theme.js``."""
 
+SCHEME = "scheme"
+"""Key of ``scheme_watch``."""
+
 
 def token_view(
     *,
@@ -228,9 +231,10 @@ def siblings(
     """Trajectories side by side; returns ``{"what", "uid"}`` of a click, once: trajectory, step, and with ``acts`` also
     reference and compare.
 
-    Each row is ``{"uid", "name", "reward", "advantage", "quality", "complete", "reference", "parts", "token",
-    "cells": [{"uid", "index", "what", "n_tokens", "reward", "selected"}, ...]}``; ``parts`` is the cell where it
-    diverges from the reference, ``token`` the token there.
+    Each row is ``{"uid", "name", "reward", "why", "reason", "advantage", "quality", "complete", "reference", "parts",
+    "token", "cells": [{"uid", "index", "what", "n_tokens", "reward", "selected"}, ...]}``; ``why`` says in one line who
+    gave the reward, ``reason`` is its tooltip; ``parts`` is the cell where it diverges from the reference, ``token``
+    the token there.
     """
     result = renderer("siblings")(
         data={"rows": list(rows), "height": height, "acts": acts}, key=key, on_click_change=ignore
@@ -257,6 +261,14 @@ def theme_choice(*, page: str, pages: Sequence[str], key: str) -> None:
 def sidebar_navigation() -> None:
     """Make the sidebar's entry of the open page remove the parameters of its address; draws nothing."""
     renderer("navigation")(key="navigation")
+
+
+def scheme_watch() -> None:
+    """Run the page again when its theme is switched; draws nothing.
+
+    ``"light"`` or ``"dark"`` is then in ``st.session_state["scheme"]["scheme"]``, None before the first switch.
+    """
+    renderer("scheme")(key=SCHEME, default={"scheme": None}, on_scheme_change=ignore)
 
 
 def training_rows(*, rows: Sequence[Mapping[str, Any]], most: float | None, key: str) -> None:

@@ -69,4 +69,7 @@ def plot(figure: Any, *, key: str, alt: str, height: int | None = None, **kwargs
     """Draw a plotly figure in the studio's theme. A constant ``key`` lets live charts update in place."""
     if height is not None:
         figure.update_layout(height=height)
+    # The browser colours a figure once. Another one takes the colours of the theme that the reader has switched to.
+    if (watch := st.session_state.get("scheme")) is not None:
+        figure.update_layout(meta={"scheme": watch["scheme"]})
     return st.plotly_chart(figure, key=key, alt=alt, theme="streamlit", config={"displayModeBar": False}, **kwargs)

@@ -45,8 +45,11 @@
 
   const texts = all.filter((element) => !["SCRIPT", "STYLE", "TITLE"].includes(element.tagName) && !element.closest("svg, canvas")
     && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
+  const SMALLEST = 11;
   for (const element of texts) {
     if (!shown(element)) continue;
+    const size = parseFloat(style(element).fontSize);
+    if (size < SMALLEST && !isUnseen(element)) problems.push(`text of ${size} px: ${name(element)}`);
     const range = document.createRange();
     range.selectNodeContents(element);
     const text = range.getBoundingClientRect();

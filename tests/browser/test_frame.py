@@ -60,6 +60,15 @@ def test_steps_arrive_on_open_pages_and_in_every_tab(studio, watch):
         expect(watched.page.locator(".cs-foot dd").first).to_have_text("2")
 
 
+def test_an_empty_overview_says_what_the_product_does_and_that_its_model_is_untrained(shared_studio, watch):
+    page = watch(shared_studio.url).page
+    empty = page.locator(".cs-empty").first
+    expect(empty).to_contain_text("Nothing is captured yet")
+    for words in ("records every model call", "tokens, log-probs and policy version", "correct rewards", "a trainer"):
+        expect(empty).to_contain_text(words)
+    expect(page.get_by_text("The embedded model is untrained.")).to_be_visible()
+
+
 def test_a_key_of_the_connect_panel_is_seen_at_its_first_call(studio, watch):
     watched = watch(f"{studio.url}/?connect=curl")
     expect(watched.page.get_by_text("Waiting for the first call")).to_be_visible()

@@ -241,7 +241,7 @@ def test_a_version_is_compared_with_the_one_it_follows_page_by_page(demo, visit)
     body = {"name": "second", "parent": "first", "view": {"filters": {"channel": "train"}}}
     client.call("POST", "/api/v1/datasets", body)
     page = visit("datasets?tab=diff")
-    for name, version in (("From", "first"), ("to", "second")):
+    for name, version in (("From", "first"), ("To", "second")):
         expect(page.get_by_role("combobox", name=name, exact=True)).to_have_value(version)
     counts = client.call("GET", "/api/v1/datasets/first/diff?to=second")["counts"]
     expect(figure(page, "Added")).to_have_text(f"{counts['added']:,}")

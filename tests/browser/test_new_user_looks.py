@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import settled_box
 from tests.browser.walk import idle
+from tests.conftest import eventually
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -109,6 +110,24 @@ def test_marks_of_charts_follow_a_switch_of_the_theme(visit, path):
     page.reload()
     assert switched == marks(page)
     assert switched != in_light
+
+
+SCALES = """
+() => [...document.querySelectorAll(".js-plotly-plot :is(.heatmaplayer image, stop, .scatterlayer .point)")]
+    .map((mark) => mark.getAttribute("href") ?? mark.getAttribute("stop-color") ?? mark.getAttribute("style"))
+"""
+
+
+@pytest.mark.parametrize("path", ["batch?tab=compare", "batch?tab=credit", "optimise?tab=mask&colour=depth"])
+def test_colour_scales_of_charts_follow_a_switch_of_the_theme(visit, path):
+    page = visit(path)
+    page.locator(".js-plotly-plot :is(.heatmaplayer image, .scatterlayer .point)").first.wait_for(state="attached")
+    settled_box(page.locator(".js-plotly-plot").first)
+    in_light = page.evaluate(SCALES)
+    page.emulate_media(color_scheme="dark")
+    switched = eventually(lambda: (now := page.evaluate(SCALES)) != in_light and len(now) == len(in_light) and now)
+    page.reload()
+    eventually(lambda: page.evaluate(SCALES) == switched)
 
 
 OVERFLOW = """

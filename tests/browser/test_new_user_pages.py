@@ -28,10 +28,15 @@ AXE = ROOT / ".cache" / "axe" / "axe.min.js"
 LAYOUT = (Path(__file__).parent / "page_checks.js").read_text(encoding="utf-8")
 HEADINGS = (Path(__file__).parent / "headings.js").read_text(encoding="utf-8")
 WIDTHS = (1280, 1440, 1920)
-WHOLE = 1440
-"""From this width on, a table shows all columns that nobody chose; a narrower one may scroll."""
 SCROLLS = ("sql", "synthesis?view=pack")
 """Addresses whose tables have as many columns as the user asks for, or a text that ends with the table."""
+CHARTS_ARE_DRAWN = """
+() => [...document.querySelectorAll("[data-testid=stPlotlyChart]")].every((chart) => chart.querySelector(".main-svg"))
+"""
+OVERFLOW = """
+() => [...document.querySelectorAll(".dvn-scroller")].map((table) => table.scrollWidth - table.clientWidth)
+    .filter((px) => px > 0).map((px) => `a table has columns beyond its right edge: ${px} px`)
+"""
 RUN = """
 () => axe.run(document, {resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']})
     .then((result) => result.violations.filter((one) => ['serious', 'critical'].includes(one.impact))
@@ -96,6 +101,7 @@ def problems_of(watched: Watched, axe: str, address: str, act: Callable[[Page], 
     idle(page)
     if act is not None:
         act(page)
+    page.wait_for_function(CHARTS_ARE_DRAWN)
     page.evaluate(f"{axe};0")
     problems = []
     for scheme in ("light", "dark"):
@@ -111,8 +117,9 @@ def problems_of(watched: Watched, axe: str, address: str, act: Callable[[Page], 
         page.evaluate("forgetHeadings()")
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_timeout(400)
-        whole = width >= WHOLE and not any(f"/{path}" in address for path in SCROLLS)
+        whole = not any(f"/{path}" in address for path in SCROLLS)
         found = [*page.evaluate(LAYOUT), *page.evaluate("whole => cutHeadings(whole)", whole)]
+        found += page.evaluate(OVERFLOW) if whole else []
         problems += [f"{width} px: {problem}" for problem in found]
     return problems + watched.problems
 

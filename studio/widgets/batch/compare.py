@@ -11,11 +11,13 @@ from core.batch.plan import Plan
 from core.batch.recipe import Recipe
 from core.batch.whatif import TrajectoryCredit, credit_of, sweep
 from core.credit import REGISTRY
+from core.credit.fields import missing_fields
 from studio import kit, state
 from studio.charts.credit import credit_map, sweep_bars
 from studio.kit.html_tables import dot_label, html_table
 from studio.kit.url_choices import list_choice
 from studio.widgets.plans.current_plan import cached_answer
+from studio.widgets.plans.recipe_editor import algorithm_title, missing_by_algorithm
 from studio.widgets.plans.recipe_query import PARAM, recipe_to_query
 
 DEFAULT_ESTIMATORS = ("grpo", "turn_discount", "gigpo", "reinforce_plus_plus", "step_gae", "token_gae")
@@ -43,9 +45,7 @@ def side_by_side(plan: Plan) -> None:
     with left:
         uid = pick_trajectory(uids)
     with right:
-        able = [name for name, one in REGISTRY.items() if one.compute is not None]
-        usual = [name for name in dict.fromkeys([plan.recipe.algorithm, *DEFAULT_ESTIMATORS]) if name in able]
-        names = st.multiselect("Estimators", able, usual, format_func=lambda name: REGISTRY[name].title)
+        names = pick_estimators(plan.recipe)
     with st.spinner("Planning each variant…", show_time=True):
         pool = state.service().pool
         credits = cached_answer(
@@ -60,11 +60,43 @@ def side_by_side(plan: Plan) -> None:
         figure = credit_map(titles, [one.tokens for one in drawn if one.tokens is not None], n_response)
         kit.plot(figure, key="credit-map", alt="Advantages of each estimator over the trajectory's tokens")
         step_table(part, drawn)
-    missing = [one for one in credits if one.error is not None]
-    if missing:
-        kit.section("Not assigned", "the trajectory lacks inputs of these estimators")
-        rows = [(dot_label(REGISTRY[one.algorithm].title, "warn"), kit.escape(one.error)) for one in missing]
-        html_table(["Estimator", "What is missing"], rows)
+    not_assigned(credits)
+
+
+def pick_estimators(recipe: Recipe) -> list[str]:
+    """The choice of estimators. At first: the recipe's own, and the usual ones that the channel's steps can feed."""
+    able = [name for name, one in REGISTRY.items() if one.compute is not None]
+    lacking = missing_by_algorithm(recipe)
+    usual = [name for name in DEFAULT_ESTIMATORS if name not in lacking]
+    chosen: list[str] = st.multiselect(
+        "Estimators",
+        able,
+        [name for name in dict.fromkeys([recipe.algorithm, *usual]) if name in able],
+        format_func=lambda name: algorithm_title(name, lacking),
+        help="An estimator that names a need can't run on these steps: none of the newest has what it needs.",
+    )
+    return chosen
+
+
+def not_assigned(credits: Sequence[TrajectoryCredit]) -> None:
+    """What the chosen estimators lack: each input once, with the estimators that need it and how to give it."""
+    lacking: dict[str, tuple[str, str, list[str]]] = {}
+    for one in credits:
+        if one.error is None:
+            continue
+        fields, _ = missing_fields([one.error])
+        what, how = (fields[0].description, fields[0].how) if fields else (one.error, kit.DASH)
+        lacking.setdefault(what, (what, how, []))[2].append(REGISTRY[one.algorithm].title)
+    if not lacking:
+        return
+    kit.section("Not assigned", "the trajectory lacks inputs of these estimators")
+    html_table(
+        ["Estimators", "What is missing", "How to give it"],
+        [
+            (dot_label(", ".join(titles), "warn"), kit.escape(what), kit.escape(how))
+            for what, how, titles in lacking.values()
+        ],
+    )
 
 
 def pick_trajectory(uids: Sequence[str]) -> str:

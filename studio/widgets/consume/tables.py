@@ -25,6 +25,7 @@ TABS = {
     "off-policy": "Off-policy",
     "syncs": "Weight syncs",
 }
+BATCH_COLUMNS = ("batch", "state", "consumer", "groups", "steps", "tokens", "recipe", "stale", "reward", "leased")
 SELECT: dict[str, Any] = {"on_select": "rerun", "selection_mode": "points"}
 
 
@@ -86,8 +87,10 @@ def batch_table(rows: Sequence[Mapping[str, Any]]) -> None:
         on_select="rerun",
         selection_mode="single-cell",
         key=f"batch-table-{rows[0]['batch_uid']}",
+        # What fits a page that is 1280 pixels wide; the table's own menu shows the others.
+        column_order=BATCH_COLUMNS,
         column_config={
-            "batch": config.TextColumn("Batch", width=98),
+            "batch": config.TextColumn("Batch", width=102),
             "state": config.TextColumn("State", width=62),
             "consumer": config.TextColumn("Consumer", width=76),
             "groups": config.NumberColumn("Groups", width=52),

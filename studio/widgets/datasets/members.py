@@ -117,7 +117,7 @@ def member_filter(values: Mapping[str, list[str]], *, redacted: bool) -> MemberF
     """A row of filters, which are in the URL."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="member-filters"):
         st.session_state["member-text"] = state.query("m_text", "") or ""
-        st.text_input("uid", placeholder="part of a uid", key="member-text", on_change=_typed, width=200)
+        st.text_input("Uid", placeholder="part of a uid", key="member-text", on_change=_typed, width=200)
         reward = list_choice("Reward", {ANY: "any", **{one: one for one in REWARDS}}, "m_reward", width=130)
         agent = list_choice("Agent", {ANY: "any", **{one: one for one in values["agent"]}}, "m_agent", width=150)
         kind = list_choice("Kind", {ANY: "any", **{one: one for one in values["call_kind"]}}, "m_kind", width=130)

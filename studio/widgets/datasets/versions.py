@@ -194,7 +194,7 @@ def diff_tab() -> None:
     a = version_from_query(names, "a", earlier_version(heads, b))
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         chosen_a = st.selectbox("From", names, index=names.index(a), key=f"diff-a-{a}")
-        chosen_b = st.selectbox("to", names, index=names.index(b), key=f"diff-b-{b}")
+        chosen_b = st.selectbox("To", names, index=names.index(b), key=f"diff-b-{b}")
     if (chosen_a, chosen_b) != (a, b):
         state.set_query(a=chosen_a, b=chosen_b)
         st.rerun()
@@ -278,7 +278,7 @@ def step_changes(difference: Mapping[str, Any], chosen: tuple[str | None, str | 
         labels = {ANY: "any label", **{name: label_name(name) for name in counts["by_label"]}}
         list_choice("Changed label", labels, "label", width=190)
         st.session_state["diff-uid"] = chosen[2]
-        st.text_input("uid", placeholder="part of a uid", key="diff-uid", on_change=_uid_typed, width=180)
+        st.text_input("Uid", placeholder="part of a uid", key="diff-uid", on_change=_uid_typed, width=180)
     if not difference["n_changes"]:
         kit.empty_state("No change matches", "Remove a filter to see more.", icon="filter_alt_off")
         return

@@ -16,6 +16,7 @@ from studio.kit.filters import apply_view
 from studio.widgets.inspect.divergence import find_divergence
 from studio.widgets.inspect.group_summary import show_summary
 from studio.widgets.labels.reward_reason import headline as reward_headline
+from studio.widgets.labels.reward_reason import reason_text
 from studio.widgets.plans.group_credit import exclusion_reason, group_plan
 from studio.widgets.steps.messages import headline
 
@@ -139,6 +140,7 @@ def sibling_rows(
 ) -> list[dict[str, Any]]:
     """Rows for ``components.siblings``, one per trajectory."""
     rows = []
+    now = state.service().clock()
     reasons = pool.rewards.reasons([member["trajectory_uid"] for member in members])
     for member in members:
         uid = member["trajectory_uid"]
@@ -149,6 +151,7 @@ def sibling_rows(
                 "name": kit.short_uid(uid, 24),
                 "reward": member["reward"],
                 "why": reward_headline(reasons[uid]) if uid in reasons else "",
+                "reason": reason_text(reasons[uid], now) if uid in reasons else "",
                 "advantage": advantages.get(uid),
                 "quality": member["quality"],
                 "complete": bool(member["complete"]),

@@ -54,6 +54,20 @@ def reason_html(reason: RewardReason, now: float) -> str:
     return "".join(lines)
 
 
+def reason_text(reason: RewardReason, now: float) -> str:
+    """The reason as lines of text, for a tooltip."""
+    lines = [f"{number(reason.reward)} {headline(reason)}"]
+    if (counted := reason.in_effect) is not None and counted.reason:
+        lines.append(counted.reason)
+    values = [f"{name} {number(value)}" for name, value in reason.components.items()]
+    values += [f"{name} {detail_text(value)}" for name, value in reason.details.items()]
+    lines += values
+    lines += [" ".join(given_parts(one, now, reason)) for one in reason.given if not one.in_effect]
+    if reason.findings:
+        lines.append(f"findings: {', '.join(reason.findings)}")
+    return "\n".join(lines)
+
+
 def headline(reason: RewardReason) -> str:
     """Who gave the reward, in one line without HTML."""
     if reason.policy is not None:
@@ -72,6 +86,12 @@ def headline(reason: RewardReason) -> str:
 
 def given_html(one: GivenReward, now: float, reason: RewardReason) -> str:
     """A reward that does not count alone, as HTML."""
+    label, value, origin = given_parts(one, now, reason)
+    return f"{label} <b>{escape(value)}</b> {escape(origin)}"
+
+
+def given_parts(one: GivenReward, now: float, reason: RewardReason) -> tuple[str, str, str]:
+    """A reward that does not count alone: what it is, its value, and who gave it when and why."""
     value = "withdrawn" if one.value is None else number(one.value)
     if one.source in SOURCES:
         who = SOURCES[one.source] + (f" by {reason.verifier}" if reason.verifier and one.source == "complete" else "")
@@ -80,7 +100,7 @@ def given_html(one: GivenReward, now: float, reason: RewardReason) -> str:
     when = "" if one.at is None else f", {ago(one.at, now)}"
     why = f": {one.reason}" if one.reason else ""
     label = "captured" if one.source in SOURCES else "earlier" if reason.policy is None else "given"
-    return f"{label} <b>{escape(value)}</b> {escape(who + when + why)}"
+    return label, value, who + when + why
 
 
 def detail_text(value: Any) -> str:

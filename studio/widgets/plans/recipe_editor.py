@@ -49,7 +49,7 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None =
         index=names.index(recipe.algorithm),
         # Without a key the labels, which follow the data, are part of the widget's identity: new data would close it.
         key=f"algorithm-{recipe.algorithm}",
-        format_func=lambda name: REGISTRY[name].title + (f" · needs {lacking[name]}" if name in lacking else ""),
+        format_func=lambda name: algorithm_title(name, lacking),
         help="An algorithm that names a need can't run on these steps: none of the newest has what it needs.",
     )
     estimator = REGISTRY[edited["algorithm"]]
@@ -107,6 +107,11 @@ def _more(recipe: Recipe) -> dict[str, Any]:
     for name, label in TOGGLES.items():
         edited[name] = st.toggle(label, getattr(recipe, name), help=_doc(name))
     return edited | _order_and_limits(recipe)
+
+
+def algorithm_title(name: str, lacking: Mapping[str, str]) -> str:
+    """An algorithm's title, with the field that it needs and ``missing_by_algorithm`` names."""
+    return REGISTRY[name].title + (f" · needs {lacking[name]}" if name in lacking else "")
 
 
 def missing_by_algorithm(recipe: Recipe) -> dict[str, str]:

@@ -106,8 +106,11 @@ def _table(stage: str, rows: Sequence[Mapping[str, Any]]) -> None:
     numbers = [title for title in NUMBERS if title in frame]
     frame = frame.astype(dict.fromkeys(numbers, "float64"))
     c = st.column_config
+    # What fits a page that is 1280 pixels wide; the table's own menu shows the others.
+    wide = ("Calls", "US dollars", "Seconds") if special else ()
     event = st.dataframe(
         frame,
+        column_order=[name for name in frame if name not in wide],
         key=f"synthesis-table-{stage}",
         height=HEADER_HEIGHT + ROW_HEIGHT * min(max(len(rows), 1), MOST_SHOWN),
         placeholder="",

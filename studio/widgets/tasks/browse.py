@@ -23,6 +23,8 @@ LABELS = {
 PICKED = "task"
 SHOWN_VALUES = 200
 PILLS = 2
+QUERY_CHARS = 40
+"""Characters that fit the column of queries."""
 ORDERS = ("task_id", "category", "split", "files", "bytes", "checker", "attempts", "mean")
 SCHEMA = pa.schema(
     {
@@ -38,10 +40,10 @@ def task_table() -> data_tables.TableSpec:
     c = st.column_config
     return data_tables.TableSpec(
         "task_id",
-        ("task_id", "query", "category", "split", "attempts", "mean", "checker"),
+        ("task_id", "query", "category", "split", "attempts", "mean"),
         {
             "task_id": c.TextColumn("Task", width=90),
-            "query": c.TextColumn("Query", width=216),
+            "query": c.TextColumn("Query", width=264),
             "category": c.TextColumn("Category", width=180),
             "split": c.TextColumn("Split", width=54),
             "tags": c.ListColumn("Tags", width=130),
@@ -162,7 +164,7 @@ def row_of(task: PackTask, score: TaskScore | None) -> dict[str, Any]:
     query = " ".join(task.query.split())
     return {
         "task_id": task.task_id,
-        "query": data_tables.cut_text(query),
+        "query": data_tables.cut_text(query, QUERY_CHARS),
         "category": task.category,
         "split": task.split,
         "tags": list(task.tags),

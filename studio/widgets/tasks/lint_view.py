@@ -97,7 +97,7 @@ def findings_view(pack: Pack, findings: Sequence[Finding]) -> None:
     if pairs:
         kit.section("Near-duplicates", "pairs whose queries share most of their word triples, most similar first")
         html_table(
-            ("similarity", "task", "query", "task", "query", "input files"),
+            ("Similarity", "Task", "Query", "Task", "Query", "Input files"),
             [pair_row(pack, one) for one in pairs[:SHOWN]],
             numeric=(0,),
             wide=(2, 4),

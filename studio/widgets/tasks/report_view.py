@@ -142,7 +142,7 @@ def passes(rows: Sequence[Mapping[str, Any]]) -> None:
         return
     kit.section("pass@k and pass^k", "at least one of k attempts solves the task; all k attempts do")
     html_table(
-        ("k", "tasks", "pass@k", "pass^k"),
+        ("k", "Tasks", "pass@k", "pass^k"),
         [
             (str(one["k"]), kit.count(0 if one["any"] is None else one["any"]["n_tasks"]), estimate(one["any"]),
              estimate(one["all"]))
@@ -155,7 +155,7 @@ def passes(rows: Sequence[Mapping[str, Any]]) -> None:
 def parts_table(parts: Sequence[Mapping[str, Any]], name: str) -> None:
     """One row a part."""
     html_table(
-        (name.replace("_", " "), "tasks", "attempts", "scored", "mean", "solved", "seconds"),
+        (name.replace("_", " ").capitalize(), "Tasks", "Attempts", "Scored", "Mean", "Solved", "Seconds"),
         [
             (kit.escape(part["name"]), kit.count(part["n_tasks"]), kit.count(part["n_attempts"]),
              kit.count(part["n_scored"]), estimate(part["mean"]), estimate(part["solved"]),

@@ -168,7 +168,7 @@ def attempts_tab(tried: Sequence[Tried]) -> None:
         with where:
             kit.section(title)
             html_table(
-                (name.replace("_", " "), "attempts", "scored", "mean", "solved", "seconds"),
+                (name.replace("_", " ").capitalize(), "Attempts", "Scored", "Mean", "Solved", "Seconds"),
                 [
                     (
                         kit.escape(part["name"]),
@@ -185,7 +185,7 @@ def attempts_tab(tried: Sequence[Tried]) -> None:
     kit.section("Attempts", "newest first")
     now = state.service().clock()
     html_table(
-        ("outcome", "score", "agent", "policy", "seconds", "calls", "tokens", "run", "started", "trajectory"),
+        ("Outcome", "Score", "Agent", "Policy", "Seconds", "Calls", "Tokens", "Run", "Started", "Trajectory"),
         [attempt_row(one, now) for one in tried[:SHOWN_ATTEMPTS]],
         numeric=(1, 3, 4, 5, 6),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from core.errors import InvalidInput
 from core.harnesses import harness_of
@@ -20,6 +21,7 @@ class Wish:
 
     agent: str = "demo"
     command: Sequence[str] = ()
+    readable: Sequence[str] = ()
     attempts: int = 1
     workers: int | None = None
     model: str | None = None
@@ -66,6 +68,7 @@ def plan_run(wish: Wish, pack: Pack, *, run: str, pack_path: str, now: float, mo
         task_ids=task_ids,
         harness=harness.name,
         command=tuple(wish.command),
+        readable=tuple(_readable(wish.readable)),
         model=model,
         attempts=wish.attempts,
         workers=default_workers(harness, n_slots) if wish.workers is None else wish.workers,
@@ -79,6 +82,17 @@ def plan_run(wish: Wish, pack: Pack, *, run: str, pack_path: str, now: float, mo
         max_calls=wish.max_calls,
         solved_above=wish.solved_above,
     )
+
+
+def _readable(paths: Sequence[str]) -> list[str]:
+    for path in paths:
+        if not Path(path).is_absolute() or not Path(path).exists():
+            raise InvalidInput(
+                f"there is no file or folder {path!r}", field="readable", hint="an absolute path of this machine"
+            )
+        if Path(path).resolve() == Path("/"):
+            raise InvalidInput("the agent may not read all of this machine", field="readable", hint="name a folder")
+    return list(dict.fromkeys(paths))
 
 
 def _tasks(pack: Pack, wish: Wish) -> list[str]:

@@ -13,6 +13,7 @@ from core.packs.model import SPLITS
 from core.rollouts.runner import default_workers
 from core.rollouts.settings import SOLVED_ABOVE, RunSettings
 from core.sandbox import choose, parse_level
+from core.types import is_uid
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,10 @@ def plan_run(wish: Wish, pack: Pack, *, run: str, pack_path: str, now: float, mo
             served = ", ".join(models[:10]) if models else "none"
             raise InvalidInput("the model is not clear", field="model", hint=f"name one; served now: {served}")
         model = models[0]
+    if wish.channel is not None and not is_uid(wish.channel):
+        raise InvalidInput(
+            f"{wish.channel!r} is no channel", field="channel", hint="1 to 256 printable characters without blanks"
+        )
     n_slots = len(task_ids) * wish.attempts
     return RunSettings(
         run=run,

@@ -80,8 +80,8 @@ def file_form(pack: Pack, task: PackTask) -> None:
                 if not path:
                     raise InvalidInput("The file has no path.", field="path", hint="enter one, such as folder/name.txt")
                 before = "" if one is None or one.text is None else one.content.decode()
-                new = None if remove else from_text_field(before, text)
-                keep(edited(pack, task.task_id, {}, {role: {path: new}}))
+                content = None if remove else from_text_field(before, text)
+                keep(edited(pack, task.task_id, {}, {role: {path: content}}))
 
 
 def _json(value: Any, indent: int | None = None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +16,7 @@ import typer
 from core.client import StudioClient
 from core.errors import InvalidInput, StudioError
 from core.harnesses import NAMES
+from core.harnesses.command import words_of
 from core.printable import print_json, printable
 
 Connect = Callable[[Path | None], AbstractContextManager[StudioClient]]
@@ -33,6 +34,9 @@ def add_rollout_to(app: typer.Typer, connect: Connect) -> None:
         command: Annotated[
             str, typer.Option(help="Command line with {prompt}, {base_url}, {api_key}, {model}, {workspace}")
         ] = "",
+        read: Annotated[
+            list[Path] | None, typer.Option(help="File or folder that the agent may read as well; may be repeated")
+        ] = None,
         attempts: Annotated[int, typer.Option(min=1, help="Attempts of each task")] = 1,
         workers: Annotated[
             int | None, typer.Option(min=1, help="Attempts at a time; by default from free memory and the agent's cost")
@@ -44,6 +48,16 @@ def add_rollout_to(app: typer.Typer, connect: Connect) -> None:
         tasks: Annotated[str, typer.Option(help="Ids of tasks, separated by commas; by default all")] = "",
         split: Annotated[str | None, typer.Option(help="Only tasks of this split: train or val")] = None,
         time_s: Annotated[float | None, typer.Option("--time", help="Time limit of the agent, seconds")] = None,
+        check_time_s: Annotated[
+            float | None, typer.Option("--check-time", help="Time limit of the check, seconds")
+        ] = None,
+        memory_mb: Annotated[
+            int | None, typer.Option("--memory", min=1, help="Memory limit of an attempt, MiB")
+        ] = None,
+        max_calls: Annotated[int | None, typer.Option(min=1, help="Most model calls of an attempt")] = None,
+        solved_above: Annotated[
+            float | None, typer.Option(min=0, max=1, help="An attempt is solved if its score is above this; 0.5")
+        ] = None,
         name: Annotated[str | None, typer.Option(help="Name of the run; by default its time")] = None,
         resume: Annotated[str | None, typer.Option(help="Go on with this run instead of starting one")] = None,
         retry: Annotated[
@@ -62,9 +76,12 @@ def add_rollout_to(app: typer.Typer, connect: Connect) -> None:
             path, body = f"/api/v1/rollouts/{quote(resume, safe='')}/resume", _resume_body(workers, retry)
         else:
             wish = {
-                "agent": "command" if command and agent == "demo" else agent, "command": shlex.split(command),
+                "agent": "command" if command and agent == "demo" else agent, "command": words_of(command, Path()),
+                "readable": [os.path.normpath(one.absolute()) for one in read or ()],
                 "attempts": attempts, "workers": workers, "model": model, "channel": channel, "seed": seed,
-                "isolation": isolation, "tasks": _names(tasks), "split": split, "time_s": time_s, "run": name,
+                "isolation": isolation, "tasks": _names(tasks), "split": split, "time_s": time_s,
+                "check_time_s": check_time_s, "memory_mb": memory_mb, "max_calls": max_calls, "run": name,
+                **({} if solved_above is None else {"solved_above": solved_above}),
             }  # fmt: skip
             path, body = "/api/v1/rollouts", {"pack": _place(pack), **wish}
         with connect(data) as client:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 
 class Source(StrEnum):
@@ -112,6 +112,15 @@ class PolicyEventKind(StrEnum):
     REGISTERED = "registered"
     SYNC_STARTED = "sync_started"
     SYNC_FINISHED = "sync_finished"
+
+
+MAX_UID_CHARS: Final = 256
+"""Longest uid and channel of a captured call."""
+
+
+def is_uid(text: str) -> bool:
+    """Whether a captured call can have this uid or channel: 1 to 256 printable characters without blanks."""
+    return 0 < len(text) <= MAX_UID_CHARS and text.isprintable() and not any(map(str.isspace, text))
 
 
 RUN_NAME = "run"

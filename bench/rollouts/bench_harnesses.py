@@ -38,6 +38,8 @@ SHELLS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen-code": ("run_shell_command", "command", {"is_background": False}),
 }
 """Harness -> its shell tool, the argument with the command, further arguments."""
+SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+"""The command by which mini-swe-agent ends."""
 LIMIT_S = 1500.0
 
 
@@ -114,7 +116,7 @@ def engine_for(names: Sequence[str], folder: Path) -> EngineProcess:
         ]
         replies.append({"content": "The word is eight."})
         if name == "mini-swe-agent":
-            done = {"name": tool, "arguments": {argument: "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"}}
+            done = {"name": tool, "arguments": {argument: SUBMIT}}
             replies[-1]["tool_calls"] = [done]
         for turn, reply in enumerate(replies):
             rules.append({"when": {"turn": turn, "has_tools": True, "contains": query_of(name)}, "reply": reply})

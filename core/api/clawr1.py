@@ -41,7 +41,7 @@ UNUSED = ("multi_modal_data", "routed_experts")
 class InitIn(wire.WireModel):
     """``POST /init_trajectory``; the body is optional."""
 
-    prompt_uid: wire.Uid | None = None
+    prompt_uid: wire.CallUid | None = None
 
 
 class GenerateIn(wire.WireModel):

@@ -48,6 +48,7 @@ class RolloutIn(WireModel):
     pack: Annotated[str, Field(min_length=1, max_length=4096)]
     agent: str = Field("demo", description=", ".join(NAMES))
     command: Words = Field([], description="Program and arguments with placeholders, for the agent command")
+    readable: Words = Field([], description="Absolute paths of files and folders that the agent may read as well")
     run: str | None = Field(None, description="Name of the run; by default its time")
     attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS, strict=True)] = 1
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS, strict=True)] | None = Field(

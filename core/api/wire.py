@@ -11,12 +11,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from core.errors import InvalidInput
 from core.pool.query.columns import STEP_COLUMNS
 from core.pool.query.views import FILTERS
 from core.types import (
+    MAX_UID_CHARS,
     Annotation,
     AnnotationKind,
     CallKind,
@@ -26,6 +36,7 @@ from core.types import (
     TokenSource,
     Transition,
     View,
+    is_uid,
 )
 
 MAX_TOKEN_ID = 2**31 - 1
@@ -52,8 +63,16 @@ def _folder(value: object) -> Path:
     return path
 
 
+def _call_uid(value: str) -> str:
+    if not is_uid(value):
+        raise ValueError("it must have printable characters only, and no blanks")
+    return value
+
+
 Folder = Annotated[Path, BeforeValidator(_folder, json_schema_input_type=str)]
 Uid = Annotated[str, Field(min_length=1, max_length=UID_MAX_CHARS)]
+CallUid = Annotated[str, Field(min_length=1, max_length=MAX_UID_CHARS), AfterValidator(_call_uid)]
+"""A uid or channel of captured calls; the gateway would refuse each call that has another."""
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID, strict=True)]
 # Strict: a reward of false is an error, not 0.
 Number = Annotated[float, Field(strict=True)]
@@ -280,9 +299,9 @@ class AnnotationsIn(WireModel):
 class SessionIn(WireModel):
     """``POST sessions``: missing uids are generated."""
 
-    trajectory_uid: Uid | None = None
-    prompt_uid: Uid | None = None
-    channel: Annotated[str, Field(min_length=1)] | None = None
+    trajectory_uid: CallUid | None = None
+    prompt_uid: CallUid | None = None
+    channel: CallUid | None = None
     agent: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
     expires_in_s: Annotated[float, Field(gt=0, le=1e9, strict=True)] | None = Field(

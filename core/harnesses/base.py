@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +15,10 @@ from core.errors import StudioError
 from core.sandbox.base import MIB, interpreter
 
 KEY_PLACE = "[session key]"
+SHIM = re.compile(rb'^exec "(/[^"\n]+/(?:pyenv|nodenv))" exec ', re.MULTILINE)
+"""The last line of a shim: a script on PATH in place of the program, whose version it chooses."""
+SHIM_BYTES = 4096
+SHIM_S = 30.0
 
 
 class HarnessMissing(StudioError):
@@ -120,19 +126,25 @@ class Harness:
 def find_program(name: str, *, hint: str) -> Program:
     """The program ``name`` on PATH, with what it needs to run.
 
-    A script of Node.js gets the Node.js beside it, or that of PATH; a script of a Python environment that environment.
+    A script of Node.js gets the Node.js beside it, or that of PATH; a script or the Python of an environment gets that
+    environment. A shim of pyenv or nodenv stands for the program that it chooses.
 
     Raises:
         HarnessMissing: there is no such program.
     """
-    place = shutil.which(name)
-    if place is None:
+    on_path = shutil.which(name)
+    if on_path is None:
         raise HarnessMissing(f"there is no program {name} on PATH", field="agent", hint=hint)
-    path = Path(place).resolve()
+    place = _behind_shim(Path(on_path).absolute(), hint)
+    path = place.resolve()
     readable, folders = [_package(path)], []
+    if (place.parent.parent / "pyvenv.cfg").is_file() and path.name.startswith("python"):
+        # Resolved, it would be the Python below the environment, which has none of its packages.
+        readable.append(place.parent.parent)
+        path = place
     interpreter_name, interpreter_path = _shebang(path)
     if interpreter_name == "node":
-        beside = Path(place).parent / "node"
+        beside = place.parent / "node"
         node = str(beside) if beside.exists() else shutil.which("node")
         if node is None:
             raise HarnessMissing(f"{name} needs Node.js, which is not on PATH", field="agent", hint="install node")
@@ -153,6 +165,30 @@ def this_python(*more: Path) -> Program:
 def own_file(name: str) -> Path:
     """A file of this installation, ``core/NAME``."""
     return Path(sys.modules["core"].__path__[0]) / name
+
+
+def _behind_shim(place: Path, hint: str) -> Path:
+    """The program that a shim stands for; any other program is itself.
+
+    Raises:
+        HarnessMissing: the shim has no program.
+    """
+    try:
+        with place.open("rb") as file:
+            start = file.read(SHIM_BYTES)
+    except OSError:  # a program may be executable and not readable
+        return place
+    shim = SHIM.search(start) if start.startswith(b"#!") else None
+    if shim is None:
+        return place
+    try:
+        asked = subprocess.run(
+            [os.fsdecode(shim[1]), "which", place.name], capture_output=True, text=True, timeout=SHIM_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        message = (getattr(error, "stderr", None) or str(error)).strip()
+        raise HarnessMissing(f"{place} has no program behind it: {message}", field="agent", hint=hint) from error
+    return Path(asked.stdout.strip())
 
 
 def _package(path: Path) -> Path:

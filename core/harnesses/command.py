@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from core.errors import InvalidInput
 from core.harnesses.base import Harness, Job, Program, Start, find_program
@@ -22,9 +26,39 @@ PLACEHOLDERS = {
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
+def words_of(text: str, folder: Path | None = None) -> list[str]:
+    """The words of a command line.
+
+    Args:
+        folder: where the user is: files that are named relative to it get their absolute path. None: words stay.
+
+    Raises:
+        InvalidInput: a quote is not closed.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InvalidInput(
+            f"the command line can't be read: {error}", field="command", hint="close every quote, or escape it"
+        ) from error
+    if folder is None:
+        return words
+    return [_absolute(word, folder, is_program=n == 0) for n, word in enumerate(words)]
+
+
+def _absolute(word: str, folder: Path, *, is_program: bool) -> str:
+    """The absolute path of a file that a word names. A bare word is only taken for one if it has an ending."""
+    looks_like_file = "/" in word or (not is_program and Path(word).suffix != "")
+    try:
+        return os.path.normpath(folder.absolute() / word) if looks_like_file and (folder / word).is_file() else word
+    except (OSError, ValueError):  # too long for a path, or with a null character
+        return word
+
+
 def harness(command: Sequence[str], name: str = NAME) -> Harness:
     """A harness for one command line. Each word may have placeholders; other braces are kept.
 
+    Files that it names by an absolute path can be read, such as the script in ``python /agents/mine.py {prompt}``.
     The same values are in the environment: OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_AUTH_TOKEN, ANTHROPIC_BASE_URL.
 
     Raises:
@@ -36,7 +70,9 @@ def harness(command: Sequence[str], name: str = NAME) -> Harness:
         raise InvalidInput("the command line has no {prompt}", field="command", hint="my-agent --task {prompt}")
 
     def find() -> Program:
-        return find_program(command[0], hint="name a program of PATH, or a path")
+        program = find_program(command[0], hint="name a program of PATH, or a path")
+        named = [Path(word) for word in command[1:] if word.startswith("/") and Path(word).is_file()]
+        return replace(program, readable=[*program.readable, *named])
 
     def start(program: Program, job: Job) -> Start:
         values = {

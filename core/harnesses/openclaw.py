@@ -10,8 +10,8 @@ CONTEXT, OUTPUT = 131_072, 8_192
 
 
 def find() -> Program:
-    """The program ``openclaw``."""
-    return find_program("openclaw", hint="npm install -g --ignore-scripts openclaw")
+    """The program ``openclaw``. Its first start completes its installation, which a sandbox does not let it write."""
+    return find_program("openclaw", hint="npm install -g openclaw && openclaw --version")
 
 
 def start(program: Program, job: Job) -> Start:

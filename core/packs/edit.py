@@ -50,6 +50,20 @@ def edited(
     return pack.replaced([new])
 
 
+def from_text_field(before: str, text: str) -> str:
+    """The text of a browser's field as it stands in the task: a field has no byte order mark, and ends lines with LF.
+
+    The mark and the line ends of the text ``before`` are kept, the latter if all of them are CRLF.
+    """
+    mark = "\ufeff" if before.startswith("\ufeff") else ""
+    shown = before.removeprefix("\ufeff")
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    if lines == shown.replace("\r\n", "\n"):
+        return before
+    n_crlf = shown.count("\r\n")
+    return mark + (lines.replace("\n", "\r\n") if n_crlf and n_crlf == shown.count("\n") else lines)
+
+
 def with_splits(pack: Pack, task_ids: Sequence[str], split: str | None) -> Pack:
     """The pack with these tasks in a split; None removes them from theirs.
 

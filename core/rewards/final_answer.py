@@ -155,9 +155,16 @@ def _item(text: str) -> str:
     return normal(re.sub(r"^\s*(?:[-*•]|and\b)\s+", "", text)) if number is None else str(number)
 
 
+def _parts(item: str, expected: set[str]) -> set[str]:
+    """The last two items of ``5, 3 and 2``; an item that has ``and`` in itself is kept."""
+    parts = {_item(one) for one in re.split(r"\s+(?:and|&)\s+", item)}
+    return parts if item not in expected and parts & expected else {item}
+
+
 def _score_set(answer: Any, part: str, partial: bool, details: dict[str, Any]) -> Score:
     wanted = answer if isinstance(answer, Sequence) and not isinstance(answer, str) else items_of(str(answer))
-    expected, found = {_item(str(one)) for one in wanted}, items_of(part)
+    expected = {_item(str(one)) for one in wanted}
+    found = {item for one in items_of(part) for item in _parts(one, expected)}
     details |= {"missing": sorted(expected - found)[:20], "extra": sorted(found - expected)[:20]}
     if partial:
         return Score(len(expected & found) / len(expected | found), details)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from hashlib import sha256
 from typing import Any, Literal, get_args
 
 from core.errors import InvalidInput
+from core.types import is_uid
+
+MAX_PART, MAX_READABLE = 120, 60
+"""Longest id of a task that is a part of uids as it is, and what is kept of a longer one, characters."""
 
 Outcome = Literal["solved", "failed", "timed_out", "crashed", "refused", "lost"]
 State = Literal["running", "verifying", "reporting", "done"]
@@ -116,4 +121,12 @@ def parse_attempt(data: Mapping[str, Any]) -> Attempt:
 
 def prompt_uid(task_id: str, harness: str) -> str:
     """The prompt group of a task's attempts with one harness."""
-    return f"{task_id}@{harness}"
+    return f"{uid_part(task_id)}@{harness}"
+
+
+def uid_part(task_id: str) -> str:
+    """The task's id as a part of uids, which have no blanks: as it is, or a readable form with a hash of it."""
+    if is_uid(task_id) and len(task_id) <= MAX_PART:
+        return task_id
+    readable = "".join(char if is_uid(char) else "_" for char in task_id[:MAX_READABLE])
+    return f"{readable}~{sha256(task_id.encode()).hexdigest()[:12]}"

@@ -18,7 +18,7 @@ from core.errors import NotFound, StudioError
 from core.harnesses import KEY_PLACE, Harness, Job, Program
 from core.packs.model import PackTask
 from core.rewards import Score
-from core.rollouts.attempt import Attempt, Outcome
+from core.rollouts.attempt import Attempt, Outcome, uid_part
 from core.rollouts.log import AttemptWriter
 from core.rollouts.runs import Run
 from core.rollouts.verifying import await_ingest, n_answered, needs_payload, payload_of, verify
@@ -73,7 +73,7 @@ class Place:
 def new_attempt(place: Place, task_id: str, number: int, retry: int) -> Attempt:
     """A new attempt. Its trajectory's uid names run, task and attempt."""
     settings = place.run.settings
-    name = f"{settings.run}:{task_id}:{number}"
+    name = f"{settings.run}:{uid_part(task_id)}:{number}"
     return Attempt(
         run=settings.run,
         pack=settings.pack,

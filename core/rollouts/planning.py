@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from core.errors import InvalidInput
 from core.harnesses import harness_of
@@ -12,6 +13,7 @@ from core.packs.model import SPLITS
 from core.rollouts.runner import default_workers
 from core.rollouts.settings import SOLVED_ABOVE, RunSettings
 from core.sandbox import choose, parse_level
+from core.types import is_uid
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Wish:
 
     agent: str = "demo"
     command: Sequence[str] = ()
+    readable: Sequence[str] = ()
     attempts: int = 1
     workers: int | None = None
     model: str | None = None
@@ -57,6 +60,10 @@ def plan_run(wish: Wish, pack: Pack, *, run: str, pack_path: str, now: float, mo
             served = ", ".join(models[:10]) if models else "none"
             raise InvalidInput("the model is not clear", field="model", hint=f"name one; served now: {served}")
         model = models[0]
+    if wish.channel is not None and not is_uid(wish.channel):
+        raise InvalidInput(
+            f"{wish.channel!r} is no channel", field="channel", hint="1 to 256 printable characters without blanks"
+        )
     n_slots = len(task_ids) * wish.attempts
     return RunSettings(
         run=run,
@@ -66,6 +73,7 @@ def plan_run(wish: Wish, pack: Pack, *, run: str, pack_path: str, now: float, mo
         task_ids=task_ids,
         harness=harness.name,
         command=tuple(wish.command),
+        readable=tuple(_readable(wish.readable)),
         model=model,
         attempts=wish.attempts,
         workers=default_workers(harness, n_slots) if wish.workers is None else wish.workers,
@@ -79,6 +87,17 @@ def plan_run(wish: Wish, pack: Pack, *, run: str, pack_path: str, now: float, mo
         max_calls=wish.max_calls,
         solved_above=wish.solved_above,
     )
+
+
+def _readable(paths: Sequence[str]) -> list[str]:
+    for path in paths:
+        if not Path(path).is_absolute() or not Path(path).exists():
+            raise InvalidInput(
+                f"there is no file or folder {path!r}", field="readable", hint="an absolute path of this machine"
+            )
+        if Path(path).resolve() == Path("/"):
+            raise InvalidInput("the agent may not read all of this machine", field="readable", hint="name a folder")
+    return list(dict.fromkeys(paths))
 
 
 def _tasks(pack: Pack, wish: Wish) -> list[str]:

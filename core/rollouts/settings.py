@@ -29,6 +29,7 @@ class RunSettings:
         task_ids: the tasks, in order.
         harness: name of the harness.
         command: program and arguments with placeholders, for the harness ``command``.
+        readable: absolute paths of files and folders of this machine that the agent may read, beside its program.
         model: name of the model that the agent asks for.
         attempts: attempts of each task.
         workers: attempts at a time.
@@ -54,6 +55,7 @@ class RunSettings:
     workers: int
     created_at: float
     command: tuple[str, ...] = ()
+    readable: tuple[str, ...] = ()
     channel: str | None = None
     seed: int = 0
     isolation: Level = "process"
@@ -87,9 +89,10 @@ class RunSettings:
 
     def to_json(self) -> dict[str, Any]:
         """The settings as JSON values."""
-        return {**asdict(self), "task_ids": list(self.task_ids), "command": list(self.command)}
+        return {**asdict(self), **{name: list(getattr(self, name)) for name in LISTS}}
 
 
+LISTS = ("task_ids", "command", "readable")
 FIELDS = frozenset(one.name for one in fields(RunSettings))
 
 
@@ -101,7 +104,7 @@ def parse_settings(data: Mapping[str, Any]) -> RunSettings:
     """
     values = {name: value for name, value in data.items() if name in FIELDS}
     try:
-        values |= {"task_ids": tuple(values["task_ids"]), "command": tuple(values.get("command") or ())}
+        values |= {name: tuple(values.get(name) or ()) for name in LISTS}
         return RunSettings(**values)
     except (KeyError, TypeError) as error:
         raise InvalidInput(f"the settings of a run are incomplete: {error}", field="run") from error

@@ -10,7 +10,7 @@ from typing import Any
 
 from core.client import StudioClient
 from core.errors import NotFound, Overloaded, StudioError
-from core.packs.checks import check_of
+from core.packs.checks import check_of, rubric_of
 from core.packs.model import ANSWER, GRADE, PackTask
 from core.rewards import Score, score
 from core.rollouts.settings import RunSettings
@@ -18,6 +18,11 @@ from core.rollouts.settings import RunSettings
 PAYLOAD = b"OPENCLAW_REWARD_PAYLOAD"
 INGEST_S = 120.0
 POLL_S = 0.1
+NO_CHECK = {
+    True: "the task has a rubric and no check by code: score the run again with a judge, on the page Datasets",
+    False: "the task has neither a check nor a rubric: people can label its trajectories",
+}
+"""Whether the task has a rubric -> why a run gives it no score."""
 
 
 def verify(task: PackTask, workspace: Path, settings: RunSettings, payload: Mapping[str, Any]) -> Score:
@@ -29,6 +34,8 @@ def verify(task: PackTask, workspace: Path, settings: RunSettings, payload: Mapp
         workspace: the folder that the agent left; it is copied.
         payload: ``final_message``, ``transcript`` and ``metadata`` of the attempt, as far as they are known.
     """
+    if task.checker is None:
+        return Score(None, error=NO_CHECK[rubric_of(task) is not None], outcome="refused")
     with tempfile.TemporaryDirectory(prefix="claw-check-") as folder:
         spec = {**check_of(task, Path(folder)), "isolation": settings.isolation, "payload": dict(payload)}
         if settings.check_time_s is not None:

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
@@ -58,6 +59,8 @@ def work(
     run = RunStore(where.rollouts_dir).get(run_uid)
     settings = run.settings
     harness = harness_of(settings.harness, settings.command)
+    program = harness.find()
+    program = replace(program, readable=[*program.readable, *map(Path, settings.readable)])
     pack = PackLibrary(where.packs_dir).get(settings.pack_version)
     with run.writer() as writer, contextlib.ExitStack() as opened:
         entrance = None
@@ -68,7 +71,7 @@ def work(
             run=run,
             tasks={task_id: pack.by_id[task_id] for task_id in settings.task_ids},
             harness=harness,
-            program=harness.find(),
+            program=program,
             layer=choose(settings.isolation),
             studio=studio,
             workspaces=WorkspaceStore(where.workspaces_dir),

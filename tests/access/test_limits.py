@@ -17,6 +17,7 @@ import openai
 import pytest
 
 from core.client import StudioClient
+from core.errors import StudioError
 from tests.conftest import ServeProcess, eventually
 
 HI: list[Any] = [{"role": "user", "content": "hello"}]
@@ -53,6 +54,21 @@ def test_exactly_so_many_calls_whatever_the_number_of_processes(studio: ServePro
         statuses = Counter(pool.map(lambda _: ask(studio, key), range(20)))
     assert statuses == {"ok": 7, "429 key_spent": 13}
     assert ask(studio, minted(studio, trajectory_uid="t-calls")) == "ok", "another key of the trajectory has no limit"
+
+
+UIDS = ("a", "b/c", "ü日本", "a?b#c%20d", 'q"\\,;:<>', "..", "x" * 256)
+NO_UIDS = ("a b", " a", "a\tb", "a\u00a0b", "a\u200bb", "a\u3000b", "x" * 257)
+
+
+@pytest.mark.parametrize("field", ["trajectory_uid", "prompt_uid", "channel"])
+def test_a_key_that_is_created_can_make_calls(studio: ServeProcess, field: str) -> None:
+    """What the gateway would refuse at every call is refused when the key is created."""
+    for uid in UIDS:
+        assert ask(studio, minted(studio, **{field: uid})) == "ok", uid
+    for uid in NO_UIDS:
+        with pytest.raises(StudioError) as refused:
+            minted(studio, **{field: uid})
+        assert refused.value.field == field, uid
 
 
 def test_the_command_line_tells_what_a_key_may_and_until_when(studio: ServeProcess) -> None:

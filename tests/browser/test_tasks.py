@@ -8,10 +8,15 @@ from dataclasses import replace
 from playwright.sync_api import expect
 
 from core.packs.library import PackLibrary
+from core.packs.model import PackFile
 from core.rollouts import RunStore
 from tests.report.made_run import make_run
 
 SCORES = {"demo_005": [1.0, 0.0, 1.0, None], "demo_006": [0.25], "demo_021": [1.0, 1.0]}
+
+
+def shown_version(page):
+    return re.search("pack=([0-9a-f]{12})", page.url)[1]
 
 
 def test_tasks_from_import_to_report(studio, watch):
@@ -39,6 +44,26 @@ def test_tasks_from_import_to_report(studio, watch):
     assert (
         len(packs.entries()) == 2 and packs.get(packs.entries()[0].version).by_id["demo_005"].category == "Operations"
     )
+
+    # A text field of a browser has neither a byte order mark nor CRLF; the file keeps both, and the tags their comma.
+    windows = replace(
+        pack.by_id["demo_005"],
+        task_id="windows",
+        tags=("one, two",),
+        input_files={"note.txt": PackFile("\ufeffone\r\ntwo\r\n".encode())},
+    )
+    entry = packs.keep(pack.replaced([windows]), now=8e9)
+    page.goto(f"{studio.url}/tasks?pack={entry.version}&task=windows&tab=edit")
+    page.get_by_role("textbox", name="Text", exact=True).fill("one\n2\n")
+    page.get_by_role("button", name="Save as a new version").last.click()
+    expect(page).not_to_have_url(re.compile(f"pack={entry.version}"))
+    second = shown_version(page)
+    page.get_by_label("Rubric as text").fill("Is it short?")
+    page.get_by_role("button", name="Save as a new version").first.click()
+    expect(page).not_to_have_url(re.compile(f"pack={second}"))
+    task = packs.get(shown_version(page)).by_id["windows"]
+    assert task.input_files["note.txt"].content == "\ufeffone\r\n2\r\n".encode()
+    assert (task.rubric, task.tags, task.query) == ("Is it short?", windows.tags, windows.query)
 
     # Two tasks that differ in one word are a pair.
     twin = replace(pack.by_id["demo_005"], task_id="twin", query=pack.by_id["demo_005"].query + " Thanks.")

@@ -117,6 +117,7 @@ def test_a_service_with_a_certificate(engine: EngineProcess, pack: Path, tmp_pat
         ([], "no pack is named"),
         (["no-such-pack"], "no pack 'no-such-pack' is stored"),
         (["--resume", "no-such-run"], "no run 'no-such-run'"),
+        (["any-pack", "--command", "sh -c 'echo {prompt}"], "command: the command line can't be read"),
     ],
 )
 def test_wrong_wishes(args: list[str], message: str, engine: EngineProcess, tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ def cmdline(pid: int) -> bytes:
         (Wish(agent="command"), "command"),
         (Wish(agent="command", command=["true"]), "command"),
         (Wish(attempts=0), "attempts"),
+        (Wish(channel="my runs"), "channel"),
     ],
 )
 def test_wrong_wishes_are_refused_before_anything_starts(service: Service, pack: Path, wish: Wish, field: str) -> None:

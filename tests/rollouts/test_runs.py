@@ -12,8 +12,10 @@ import pytest
 
 from core.errors import AlreadyOwned, Conflict, InvalidInput, NotFound
 from core.rollouts import Attempt, Run, RunSettings, RunStore
+from core.rollouts.attempt import uid_part
 from core.rollouts.log import LOG
 from core.rollouts.progress import progress
+from core.types import is_uid
 
 SETTINGS = RunSettings(
     run="run-1",
@@ -38,6 +40,13 @@ def attempt(task: str = "a", number: int = 0, retry: int = 0, **fields: Any) -> 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     return RunStore(tmp_path / "rollouts").create(SETTINGS)
+
+
+def test_uids_of_any_task_can_be_called_with_and_differ() -> None:
+    ids = ["a", "a b", "a_b", "a\u3000b", "a  b", "a%20b", "b/c ü", "x" * 120, "x" * 121, "x" * 200, "y " * 99]
+    parts = [uid_part(one) for one in ids]
+    assert len(set(parts)) == len(ids) and all(is_uid(f"{'r' * 100}:{one}:1023:99") for one in parts)
+    assert [one for one, part in zip(ids, parts, strict=True) if one == part] == ["a", "a_b", "a%20b", "x" * 120]
 
 
 def test_a_run_is_found_again(run: Run, tmp_path: Path) -> None:

@@ -25,11 +25,9 @@ from core.gateway.access.keys import (
     is_studio_key,
     presented_keys,
 )
-from core.types import RUN_NAME, Identity, IdentitySource, Source
+from core.types import MAX_UID_CHARS, RUN_NAME, Identity, IdentitySource, Source, is_uid
 
 __all__ = ["Binding", "Caller", "KeyStore", "hash_key", "presented_keys", "resolve_caller"]
-
-MAX_UID_CHARS: Final = 256
 
 HARNESS_HEADERS: Final = (
     "x-claude-code-session-id", "session-id", "session_id", "thread-id", "x-session-id", "x-session-affinity",
@@ -148,7 +146,7 @@ def _harness(headers: Mapping[str, str], metadata: Any) -> tuple[str | None, str
     """
     user_agent = headers.get("user-agent", "").lower()
     named = next((agent for start, agent in USER_AGENTS if user_agent.startswith(start)), None)
-    return next((uid for uid in _sessions(headers, metadata) if _is_uid(uid)), None), named
+    return next((uid for uid in _sessions(headers, metadata) if is_uid(uid)), None), named
 
 
 def _sessions(headers: Mapping[str, str], metadata: Any) -> Iterator[str]:
@@ -183,12 +181,8 @@ def _source(named: str | None) -> str:
     return named
 
 
-def _is_uid(uid: str) -> bool:
-    return 0 < len(uid) <= MAX_UID_CHARS and uid.isprintable() and not any(map(str.isspace, uid))
-
-
 def _checked(uid: str, field_name: str) -> str:
-    if not _is_uid(uid):
+    if not is_uid(uid):
         raise InvalidInput(
             f"{field_name} must be 1 to {MAX_UID_CHARS} printable characters without blanks",
             field=field_name,

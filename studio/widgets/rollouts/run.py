@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from core.errors import StudioError
-from core.rollouts import OUTCOMES, Attempt, Run
+from core.rollouts import OUTCOMES, Attempt, Run, prompt_uid
 from core.rollouts.runner import RETRIED
 from studio import kit, state
 from studio.kit.figures import Tone
@@ -103,7 +103,7 @@ def tiles(run: Run, attempts: Sequence[Attempt]) -> None:
 def _row(run: Run, task: str, made: Mapping[int, Attempt]) -> str:
     cells = "".join(_tile(run, task, number, made.get(number)) for number in range(run.settings.attempts))
     n_solved = sum(one.outcome == "solved" for one in made.values())
-    link = escape(state.link("inspect", group=f"{task}@{run.settings.harness}"))
+    link = escape(state.link("inspect", group=prompt_uid(task, run.settings.harness)))
     return (
         f'<a class="k" href="{link}" target="_self" title="{escape(task)}">{escape(task)}</a>'
         f'<div class="row">{cells}</div><div class="n">{n_solved} / {run.settings.attempts}</div>'

@@ -7,7 +7,8 @@ from typing import Any
 
 import streamlit as st
 
-from core.packs.edit import edited, parsed_json
+from core.errors import InvalidInput
+from core.packs.edit import edited, from_text_field, parsed_json
 from core.packs.model import SPLITS, Pack, PackTask
 from studio import kit
 from studio.widgets.tasks.packs import keep
@@ -34,21 +35,25 @@ def fields_form(pack: Pack, task: PackTask) -> None:
         category = top[0].text_input("Category", task.category or "")
         splits = [NONE, *SPLITS]
         split = top[1].selectbox("Split", splits, index=splits.index(task.split or NONE))
-        tags = bottom[0].text_input("Tags", ", ".join(task.tags), help="Separated by commas")
+        shown_tags = ", ".join(task.tags)
+        tags = bottom[0].text_input("Tags", shown_tags, help="Separated by commas")
         limit = bottom[1].number_input("Time limit, seconds", value=task.timeout_s, min_value=0.0, placeholder="none")
         answer = st.text_input("Expected answer (JSON)", _json(task.answer), placeholder="none")
         rules = st.text_area("Rules for a judge (JSON)", _json(list(task.rules) or None, indent=2), height=140)
+        rubric = st.text_area("Rubric as text", task.rubric or "", height=140, placeholder="none")
         if st.form_submit_button("Save as a new version", type="primary", icon=":material/save:"):
             with kit.error_boundary():
                 fields: dict[str, Any] = {
-                    "query": query,
+                    "query": from_text_field(task.query, query),
                     "category": category,
                     "split": None if split == NONE else split,
-                    "tags": tags.split(","),
+                    "tags": task.tags if tags == shown_tags else tags.split(","),
                     "timeout_s": limit,
                     "answer": parsed_json(answer, "answer"),
                     "rules": parsed_json(rules, "rules"),
                 }
+                if rubric != (task.rubric or ""):
+                    fields["rubric"] = from_text_field(task.rubric or "", rubric)
                 keep(edited(pack, task.task_id, fields))
 
 
@@ -70,9 +75,13 @@ def file_form(pack: Pack, task: PackTask) -> None:
         with st.container(horizontal=True):
             save = st.form_submit_button("Save as a new version", type="primary", icon=":material/save:")
             remove = st.form_submit_button("Remove the file", icon=":material/delete:", disabled=one is None)
-        if (save or remove) and path:
+        if save or remove:
             with kit.error_boundary():
-                keep(edited(pack, task.task_id, {}, {role: {path: None if remove else text}}))
+                if not path:
+                    raise InvalidInput("The file has no path.", field="path", hint="enter one, such as folder/name.txt")
+                before = "" if one is None or one.text is None else one.content.decode()
+                content = None if remove else from_text_field(before, text)
+                keep(edited(pack, task.task_id, {}, {role: {path: content}}))
 
 
 def _json(value: Any, indent: int | None = None) -> str:

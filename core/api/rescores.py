@@ -62,8 +62,8 @@ class AdoptRescoreIn(WireModel):
     code: Annotated[str, Field(min_length=1)] = Field("complete", description="Source of the rewards by code")
     missing: Missing = Field(
         "unscored",
-        description="With combine, a trajectory of the channel that has only one of both rewards is unscored; with skip "
-        "it keeps that one, such as at tasks without a rubric",
+        description="With combine, a trajectory of the channel that has only one of both rewards is unscored. With "
+        "skip it keeps that one, such as at tasks without a rubric",
     )
 
 

@@ -15,7 +15,7 @@ from core.errors import Conflict, InvalidInput, NotFound, StudioError
 from core.packs.library import PackLibrary
 from core.pool import Pool
 from core.rewards import Services
-from core.rewards.policy import combination
+from core.rewards.policy import Missing, combination
 from core.rollouts import RunStore, WorkspaceStore
 from core.sandbox import parse_level
 from core.scoring.attempts import StoredAttempts
@@ -180,13 +180,15 @@ class RescoreHost:
         author: str = "api",
         combine: str | Mapping[str, float] | None = None,
         code: str = "complete",
+        missing: Missing = "unscored",
     ) -> dict[str, Any]:
         """Give the new rewards to the trajectories, and adopt a reward policy with them.
 
         The rewards are annotations of the source ``rescore:NAME``. In every channel with such a trajectory, the policy
         ``rescore-NAME`` is adopted: these rewards first, then those of all other sources; or, with ``combine``, the
-        combination (``core.rewards.policy.combination``) of the source ``code`` with these as the rubric. Adopting
-        another policy, or undoing the annotations, brings the earlier rewards back.
+        combination (``core.rewards.policy.combination``) of the source ``code`` with these as the rubric. ``missing``
+        says what a trajectory of the channel gets that has only one of both. Adopting another policy, or undoing the
+        annotations, brings the earlier rewards back.
 
         Raises:
             InvalidInput: there is no such combination.
@@ -203,7 +205,7 @@ class RescoreHost:
         if not known:
             raise Conflict(f"the re-scoring {name} has no reward", hint="look at its outcomes")
         source = rescoring.settings.source
-        combined = None if combine is None else combination(combine, code, source)
+        combined = None if combine is None else combination(combine, code, source, missing)
         rows: list[tuple[str, str, Any]] = [
             (uid, AnnotationKind.REWARD, value) for uid, value in rewards.items() if uid in known
         ]

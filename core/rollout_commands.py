@@ -89,7 +89,8 @@ def add_rollout_to(app: typer.Typer, connect: Connect) -> None:
             uid = run["run"]
             if not json_:
                 begun = f"{len(run['task_ids'])} tasks × {run['attempts']} attempts, {run['workers']} at a time"
-                print(printable(f"run {uid}: {run['pack']} with {run['harness']} and {run['model']}; {begun}"))
+                text = f"run {uid}: {run['pack']} with {run['harness']} and {run['model']}; {begun}"
+                print(printable(text), flush=True)
                 if run["retention"]:
                     print(retention_text(run["retention"]))
             try:

@@ -28,6 +28,7 @@ from core.packs import Pack
 from core.packs.library import PackEntry, PackLibrary
 from core.pool import Pool
 from core.records import MAX_DEPTH, too_deep
+from core.rewards.policy import Missing
 from core.rollouts import Attempt, Outcome, Run, RunSettings, RunStore, WorkspaceStore
 from core.rollouts.planning import Wish
 from core.synthesis import Choice, SynthesisRun, SynthesisSettings, SynthesisStore
@@ -183,6 +184,7 @@ class Rescorings(Protocol):
         author: str = "api",
         combine: str | Mapping[str, float] | None = None,
         code: str = "complete",
+        missing: Missing = "unscored",
     ) -> dict[str, Any]:
         """Adopt its rewards."""
         ...

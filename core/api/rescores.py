@@ -11,6 +11,7 @@ from core.api.routing import Router
 from core.api.schemas import ANY, BOOL, INT, INT_OR_NULL, OBJ, STR, TEXT_OR_NULL, array, obj, or_null
 from core.api.wire import Number, ViewIn, WireModel
 from core.errors import InvalidInput
+from core.rewards.policy import Missing
 from core.scoring.results import MAX_REPEATS
 
 routes = Router()
@@ -59,6 +60,11 @@ class AdoptRescoreIn(WireModel):
         "code_0.7_rubric_0.3, or weights {code, rubric}. null: the new rewards count first",
     )
     code: Annotated[str, Field(min_length=1)] = Field("complete", description="Source of the rewards by code")
+    missing: Missing = Field(
+        "unscored",
+        description="With combine, a trajectory of the channel that has only one of both rewards is unscored. With "
+        "skip it keeps that one, such as at tasks without a rubric",
+    )
 
 
 @routes("GET", "/rescores", obj(rescores=array(obj(**ABOUT))))
@@ -122,7 +128,9 @@ def stop(call: Call) -> Any:
 @routes("POST", "/rescores/{name}/adopt", obj(**ABOUT), statuses=(404, 409))
 def adopt(call: Call, body: AdoptRescoreIn) -> Any:
     """Give the new rewards to the trajectories, and adopt a reward policy that prefers them."""
-    return call.deps.rescoring.adopt(call.path["name"], author=body.author, combine=body.combine, code=body.code)
+    return call.deps.rescoring.adopt(
+        call.path["name"], author=body.author, combine=body.combine, code=body.code, missing=body.missing
+    )
 
 
 @routes("DELETE", "/rescores/{name}", obj(discarded=ANY), statuses=(404,))

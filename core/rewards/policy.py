@@ -10,6 +10,7 @@ from typing import Any, Literal, cast, get_args
 from core.errors import InvalidInput
 
 Rule = Literal["last", "first", "precedence", "weighted"]
+Missing = Literal["skip", "unscored"]
 RULES: dict[str, str] = {
     "last": "the newest reward",
     "first": "the oldest reward that is not undone",
@@ -42,7 +43,7 @@ class RewardPolicy:
     rule: Rule
     sources: tuple[str, ...] = ()
     weights: Mapping[str, float] = field(default_factory=dict)
-    missing: Literal["skip", "unscored"] = "skip"
+    missing: Missing = "skip"
 
     def to_json(self) -> dict[str, Any]:
         """The policy as JSON; equal policies give equal JSON."""
@@ -81,7 +82,7 @@ def parse_policy(data: Mapping[str, Any] | Sequence[str]) -> RewardPolicy:
         )  # fmt: skip
         if not fits or sources:
             raise InvalidInput("weighted takes weights: {source: number above 0}.", field="policy.weights")
-        if missing not in ("skip", "unscored"):
+        if missing not in get_args(Missing):
             raise InvalidInput("missing is skip or unscored.", field="policy.missing")
         return RewardPolicy(rule, (), {str(name): float(one) for name, one in sorted(weights.items())}, missing)
     if weights or "missing" in data:
@@ -91,15 +92,18 @@ def parse_policy(data: Mapping[str, Any] | Sequence[str]) -> RewardPolicy:
     return RewardPolicy(cast(Rule, rule), tuple(sources))
 
 
-def combination(weights: Mapping[str, float] | tuple[float, float] | str, code: str, rubric: str) -> dict[str, Any]:
+def combination(
+    weights: Mapping[str, float] | tuple[float, float] | str, code: str, rubric: str, missing: Missing = "unscored"
+) -> dict[str, Any]:
     """The policy that combines the rewards of two sources, as JSON for ``parse_policy``.
 
     Args:
         weights: a key of ``COMBINATIONS``, or weights of code and rubric (a task's ``weights`` have these names).
         code, rubric: their sources.
+        missing: what a trajectory without one of the two gets: no reward, or with ``skip`` the other one.
 
     Returns:
-        A policy that needs both sources, unless the weight of one is 0.
+        A policy of both sources, or of one if the weight of the other is 0.
 
     Raises:
         InvalidInput: the combination is unknown, or the weights are not finite, negative, or both 0.
@@ -116,4 +120,4 @@ def combination(weights: Mapping[str, float] | tuple[float, float] | str, code: 
     kept = {source: weight for source, weight in ((code, one), (rubric, other)) if weight > 0}
     if len(kept) == 1:
         return {"rule": "precedence", "sources": list(kept)}
-    return {"rule": "weighted", "weights": kept, "missing": "unscored"}
+    return {"rule": "weighted", "weights": kept, "missing": missing}

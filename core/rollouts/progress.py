@@ -64,8 +64,9 @@ def progress(run: Run, *, starting: bool = False) -> Progress:
     n_waiting = run.settings.n_slots - n_done - n_running
     scores = [one.score for one in newest if one.score is not None and one.state == "done"]
     mean_s = mean_duration(list(newest))
-    left = n_waiting + 0.5 * n_running
-    eta_s = None if mean_s is None or not in_progress else left * mean_s / max(1, run.settings.workers)
+    # A resumed run can have another number of workers than its settings; while attempts wait, all of them are busy.
+    parallel = n_running or run.settings.workers
+    eta_s = None if mean_s is None or not in_progress else (n_waiting + 0.5 * n_running) * mean_s / parallel
     return Progress(
         in_progress=in_progress,
         n_slots=run.settings.n_slots,

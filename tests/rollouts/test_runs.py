@@ -156,7 +156,8 @@ def test_progress_counts_each_slot_once(run: Run) -> None:
         assert (now.n_slots, now.n_waiting, now.n_running, now.n_done) == (4, 1, 1, 2)
         assert now.outcomes == {"solved": 1, "crashed": 1, "lost": 1}
         assert (now.n_scored, now.mean_score, now.mean_s) == (1, 1.0, 3.0)
-        assert now.eta_s == pytest.approx(1.5 * 3.0 / 3)
+        # One runs while one waits: the run was resumed with one worker, and half of an attempt and one more are left.
+        assert now.eta_s == pytest.approx(1.5 * 3.0)
         assert now.state == "running"
         writer.write(attempt(number=1, retry=1, state="done", outcome="failed", score=0.0, ended_at=13.0))
     now = progress(run)

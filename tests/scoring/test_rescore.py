@@ -131,6 +131,11 @@ def test_the_tasks_own_checks_again_then_adopted(studio):
     client.call("POST", "/api/v1/rescores/third/adopt", body)
     assert rewards(client) == {**before, "a-near": pytest.approx(0.85), "b-outside": None}
     client.call("PUT", "/api/v1/channels/train/rewards", {"name": "before"})
+    # Or it keeps the one that it has: a-lost the new one, b-outside the old one.
+    run(client, "fourth")
+    client.call("POST", "/api/v1/rescores/fourth/adopt", {**body, "missing": "skip"})
+    assert rewards(client) == {**before, "a-near": pytest.approx(0.85), "a-lost": 1.0}
+    client.call("PUT", "/api/v1/channels/train/rewards", {"name": "before"})
     assert client.call("DELETE", "/api/v1/rescores/again") == {"discarded": "again"}
     assert not (data / "rescores" / "again").exists()
 

@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from core.errors import InvalidInput
-from core.rewards.policy import COMBINATIONS
+from core.rewards.policy import COMBINATIONS, Missing
 from core.types import View
 from studio import kit, state
 from studio.kit.html_tables import html_table
@@ -18,6 +18,7 @@ from studio.kit.url_choices import list_choice
 VERIFIERS = {"task": "each task's own check", "rubric": "each task's rubric, by a judge", "check": "one check for all"}
 FIRST = "first"
 HOW = {FIRST: "the new rewards first", **{name: name.replace("_", " ") for name in COMBINATIONS}}
+MISSING: Mapping[Missing, str] = {"unscored": "without one of both: unscored", "skip": "without one of both: the other"}
 REFRESH_S = 2.0
 
 
@@ -209,9 +210,16 @@ def decide(name: str) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         if not about["adopted"] and not about["running"]:
             how = st.selectbox("Reward", list(HOW), format_func=HOW.__getitem__, width=240, key="rescore-how")
+            combine, missing = None if how == FIRST else how, next(iter(MISSING))
+            if combine is not None:
+                missing = st.selectbox(
+                    "Missing", list(MISSING), format_func=MISSING.__getitem__, width=260, key="rescore-missing",
+                    help="A trajectory of the channel that has only the check's reward, such as at a task without a "
+                    "rubric, or only the new one",
+                )  # fmt: skip
             if st.button("Adopt", type="primary", icon=":material/gavel:"):
                 with kit.error_boundary():
-                    host.adopt(name, author=state.author(), combine=None if how == FIRST else how)
+                    host.adopt(name, author=state.author(), combine=combine, missing=missing)
                     st.rerun()
         if about["running"] and st.button("Stop", icon=":material/stop:"):
             host.stop(name)

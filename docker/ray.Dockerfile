@@ -11,7 +11,7 @@ COPY . /src
 RUN /src/docker/install /src /opt/claw-studio && \
     /opt/claw-studio/bin/python -m pip install -q "ray[default]==$RAY" "s3fs>=2025.3" && rm -rf /src
 ENV PATH=/opt/claw-studio/bin:$PATH LITELLM_LOCAL_MODEL_COST_MAP=True HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0
-RUN useradd --create-home claw && mkdir /data /journal && chown claw /data /journal
+RUN useradd --uid 1000 --create-home claw && mkdir /data /journal && chown claw /data /journal
 USER claw
 WORKDIR /home/claw
 EXPOSE 6379 8100 8199 8265

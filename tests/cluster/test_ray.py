@@ -1,6 +1,6 @@
 """``claw-studio cluster`` on a real Ray cluster of fake nodes: a node is killed under load and its disk deleted.
 
-``CLAW_NODE_KILLS`` sets how many kills each target gets (1; 10 by hand).
+``CLAW_NODE_KILLS`` sets how many kills each target gets (5 in CI, else 1).
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from tests.cluster.machines import (
 from tests.cluster.ray_cluster import ADDRESS, NODE, RayCluster
 from tests.conftest import eventually, scripted_engine
 from tests.journal.test_target import s3
+from tests.left_out import IN_CI
 
 __all__ = ["s3"]
 
 pytestmark = [pytest.mark.beyond, pytest.mark.timeout(1200)]
-N_KILLS = int(os.environ.get("CLAW_NODE_KILLS", "1"))
+N_KILLS = int(os.environ.get("CLAW_NODE_KILLS", "5" if IN_CI else "1"))
 
 
 @pytest.fixture(scope="module")

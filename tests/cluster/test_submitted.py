@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import yaml
 from core.batch.plan import plan
 from core.batch.recipe import parse_recipe
 from core.export import export
+from core.owner import running_service
 from core.pool import Pool
 from core.serving.process import EngineProcess
 from core.types import View
@@ -133,11 +135,20 @@ def test_a_refused_export_is_a_failed_job(jobs: Jobs, written: Written, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_studio_outlives_the_job_that_starts_it(jobs: Jobs, tmp_path: Path) -> None:
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    """A data folder; a test that fails does not leave its studio running."""
+    yield tmp_path / "data"
+    owner = running_service(tmp_path / "data")
+    if owner is not None:
+        os.kill(owner["pid"], signal.SIGKILL)
+
+
+def test_the_studio_outlives_the_job_that_starts_it(jobs: Jobs, data: Path, tmp_path: Path) -> None:
     """The entrypoint of ``docker/rayjob.yaml``, with folders and a port of this machine."""
     entrypoint = yaml.safe_load((ROOT / "docker" / "rayjob.yaml").read_text())["spec"]["entrypoint"]
     assert documented("cluster.md", "claw-studio cluster up") in entrypoint.replace("/data ", "/data/studio ")
-    here = entrypoint.replace("/data", str(tmp_path / "data")).replace("/tmp/claw-studio", str(tmp_path / "{node}"))
+    here = entrypoint.replace("/data", str(data)).replace("/tmp/claw-studio", str(tmp_path / "{node}"))
     state, logs = jobs.submit(f"{here} --no-pages --hub-port {free_port()}")
     assert state == "SUCCEEDED", logs
     (up,) = [json.loads(line) for line in logs.splitlines() if line.startswith('{"ready"')]

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from core.errors import NotFound
+from core.pool.cache.columncache import is_unfiltered
+from core.pool.cache.planrowscache import PlanRowsCache
 from core.pool.edits import EDIT_PREFIX, Edit, Edits, captured_uids, edited_fields, edited_sequences, edited_step
 from core.pool.query.creditfields import credit_fields, credit_fields_by_id, facts_hashes
 from core.pool.query.planrows import plan_rows
@@ -42,12 +44,14 @@ class TrainingData:
         values: Values,
         edits: Edits,
     ) -> None:
-        self._db, self._reader = database, reader
+        self._db, self._reader, self._rows = database, reader, PlanRowsCache(database)
         self._steps, self._trajectories = steps, trajectories
         self._rewards, self._values, self._edits = rewards, values, edits
 
     def plan_rows(self, view: View = NO_VIEW, *, channel: str | None) -> pa.Table:
         """One row per candidate step for planning, in the order plans are made in."""
+        if is_unfiltered(view):
+            return self._rows.rows(channel)
         with self._reader.reading(view) as (cursor, seen):
             return plan_rows(cursor, seen, channel)
 

@@ -7,6 +7,7 @@ import random
 import struct
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -85,6 +86,36 @@ def test_rows_that_are_kept_are_those_of_a_join_that_sorts(seed: int, monkeypatc
             assert pool.training.plan_rows(channel=channel) is pool.training.plan_rows(channel=channel)
         rng.choice(events)()
     assert len(read_anew) < 20
+    pool.close()
+
+
+def test_hashes_of_facts_are_those_of_the_table() -> None:
+    """In any order, after steps arrive, after a hash is gone, and after steps are deleted."""
+    rng = random.Random(3)
+    pool = Pool.open(":memory:", clock=lambda: NOW)
+    story = Story(pool, rng)
+
+    def check_all() -> list[str | None]:
+        with pool._db.read() as cursor:
+            of_step = dict(cursor.execute("SELECT step_id, facts_hash::VARCHAR FROM steps").fetchall())
+        step_ids = rng.choices(list(of_step), k=2 * len(of_step))
+        for wanted in (step_ids, sorted(of_step), step_ids[:1], []):
+            hashes = pool.training.facts_hashes(np.array(wanted, np.int64))
+            assert hashes.type == pa.string() and hashes.to_pylist() == [of_step[one] for one in wanted]
+        return list(of_step.values())
+
+    for _ in range(4):
+        story.arrive(at_most=20)
+        story.label()
+        assert all(check_all())
+    with pool._db.write() as cursor:
+        cursor.execute("UPDATE steps SET facts_hash = NULL WHERE step_id = 2")
+    assert None in check_all()
+    with pool._db.write() as cursor:
+        cursor.execute("DELETE FROM steps WHERE step_id IN (2, 3)")
+    assert all(check_all())
+    story.arrive()
+    assert all(check_all())
     pool.close()
 
 

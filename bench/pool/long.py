@@ -63,7 +63,10 @@ def turns(n: int, rng: np.random.Generator) -> Iterator[Step]:
             n_shared_messages=len(messages) - 1 if k else 0,
             is_last=k == n - 1,
         )
-        messages += [answer, {"role": "tool", "tool_call_id": f"call_{k}", "content": " ".join(rng.choice(words, WORDS))}]
+        messages += [
+            answer,
+            {"role": "tool", "tool_call_id": f"call_{k}", "content": " ".join(rng.choice(words, WORDS))},
+        ]
         end += RESPONSE_TOKENS + NEW_TOKENS
 
 

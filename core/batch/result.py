@@ -17,6 +17,7 @@ from core.batch.layout import PlanLayout, lay_out
 from core.batch.recipe import Recipe
 from core.batch.source import PlanSource
 from core.credit.types import Ints
+from core.pool.store.tablehash import update_hash
 from core.tree.sequences import ragged_index
 from core.types import View
 
@@ -134,8 +135,7 @@ class Plan:
     def layout_key(self) -> str:
         """sha256 over the inputs of the packed rows: steps, groups, dataset version, token budget."""
         digest = hashlib.sha256(orjson.dumps([self.recipe.token_budget, self.recipe.dataset, len(self.steps)]))
-        digest.update("\0".join(self.step_uids).encode())
-        digest.update(self.steps["group"].to_numpy().tobytes())
+        update_hash(digest, self.steps.select(["step_uid", "group"]))
         return digest.hexdigest()
 
     def keep_layout(self, layout: PlanLayout) -> None:

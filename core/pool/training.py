@@ -10,8 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from core.errors import NotFound
+from core.pool.cache.columncache import is_unfiltered
+from core.pool.cache.factshashes import FactsHashes
+from core.pool.cache.planrowscache import PlanRowsCache
 from core.pool.edits import EDIT_PREFIX, Edit, Edits, captured_uids, edited_fields, edited_sequences, edited_step
-from core.pool.query.creditfields import credit_fields, credit_fields_by_id, facts_hashes
+from core.pool.query.creditfields import credit_fields, credit_fields_by_id
 from core.pool.query.planrows import plan_rows
 from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import NO_VIEW
@@ -43,11 +46,14 @@ class TrainingData:
         edits: Edits,
     ) -> None:
         self._db, self._reader = database, reader
+        self._rows, self._hashes = PlanRowsCache(database), FactsHashes(database)
         self._steps, self._trajectories = steps, trajectories
         self._rewards, self._values, self._edits = rewards, values, edits
 
     def plan_rows(self, view: View = NO_VIEW, *, channel: str | None) -> pa.Table:
         """One row per candidate step for planning, in the order plans are made in."""
+        if is_unfiltered(view):
+            return self._rows.rows(channel)
         with self._reader.reading(view) as (cursor, seen):
             return plan_rows(cursor, seen, channel)
 
@@ -76,8 +82,7 @@ class TrainingData:
 
     def facts_hashes(self, step_ids: np.ndarray) -> pa.ChunkedArray:
         """A hash of each step's exported facts, string [n], see ``core.pool.query.creditfields.facts_hashes``."""
-        with self._db.read() as cursor:
-            return facts_hashes(cursor, step_ids)
+        return self._hashes.of(step_ids)
 
     def fields_present(self, channel: str, fields: Collection[str]) -> set[str]:
         """Those of these fields that at least one of the channel's newest ``LOOKED_AT`` steps has."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from cachetools import LRUCache
 
 from core.errors import Conflict, InvalidInput, NotFound
 from core.pool.edits import Edit, in_force, of_version
@@ -40,6 +42,8 @@ LABELS = (
 )  # fmt: skip
 """The mutable columns of a step that a version stores."""
 SHOWN_CHANGES = 1000
+MAX_COUNTED = 256
+"""Counts of versions' members that are kept in memory: a few numbers each."""
 
 _SNAPSHOT = """
 SELECT r.place, r.step_uid, s.step_id, s.trajectory_id, t.trajectory_uid, f.content_hash::VARCHAR AS content_hash,
@@ -130,6 +134,8 @@ class Versions:
 
     def __init__(self, database: Database, reader: ViewReader, rewards: RewardPolicies) -> None:
         self._db, self._reader, self._rewards = database, reader, rewards
+        self._lock = threading.Lock()
+        self._counted: LRUCache[tuple[str, MemberFilter | None], dict[str, Any]] = LRUCache(MAX_COUNTED)
 
     def snapshot(self, view: View, *, channel: str, value_model: str | None = None) -> Snapshot:
         """Everything of a view that a version keeps, read at one moment. InvalidInput when nothing matches."""
@@ -278,13 +284,28 @@ class Versions:
 
     def summary(self, name: str, chosen: MemberFilter | None = None) -> dict[str, Any]:
         """Counts and mean reward of the members that a filter lets through; see ``member_summary``."""
+        wanted = chosen or MemberFilter()
         with self._db.read() as cursor:
-            return member_summary(cursor, _head(cursor, name)["version_id"], chosen or MemberFilter())
+            return self._counted_once(cursor, name, wanted, lambda number: member_summary(cursor, number, wanted))
 
     def member_values(self, name: str) -> Mapping[str, list[str]]:
         """The values of the members' columns that a ``MemberFilter`` compares with."""
         with self._db.read() as cursor:
-            return member_values(cursor, _head(cursor, name)["version_id"])
+            return self._counted_once(cursor, name, None, lambda number: member_values(cursor, number))
+
+    def _counted_once(
+        self, cursor: Cursor, name: str, chosen: MemberFilter | None, count: Callable[[int], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """The result of ``count`` with the version's number: computed once, since a version never changes."""
+        head = _head(cursor, name)
+        key = head["version_uid"], chosen
+        with self._lock:
+            counted = self._counted.get(key)
+        if counted is None:
+            counted = count(head["version_id"])
+            with self._lock:
+                self._counted[key] = counted
+        return dict(counted)
 
     def diff(
         self,

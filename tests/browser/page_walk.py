@@ -7,6 +7,7 @@ labelled, or one arrives, through the API; the click comes when that write is in
 from __future__ import annotations
 
 import re
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from playwright.sync_api import Locator, Page
 
 from core.client import StudioClient
 from tests.browser.conftest import Studio
-from tests.browser.walk import HEAD, IDLE, ROW, appeared, caption, idle, poll
+from tests.browser.walk import HEAD, IDLE, ROW, appeared, caption, idle, percentiles, poll
 
 TICKS_S = 0.01
 """A tick of the kernel's processor clock."""
@@ -39,6 +40,18 @@ class Times:
     first: list[float] = field(default_factory=list)
     whole: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
+
+
+def summary(times: Mapping[str, Times]) -> dict[str, dict[str, float]]:
+    """Move -> n, p50, p95 and the longest time until it was whole; medians of ``first_ms`` and ``cpu_ms``.
+
+    The first repetition of each is left out: it reads from disk.
+    """
+    rows = percentiles({name: each.whole[1:] for name, each in times.items()})
+    for name, each in times.items():
+        more = {"first_ms": each.first[1:], "cpu_ms": each.cpu[1:]}
+        rows[name] |= {key: round(statistics.median(values), 1) for key, values in more.items()}
+    return rows
 
 
 def processor_ms(pid: int) -> float:

@@ -169,3 +169,27 @@ def test_an_answer_sent_back_in_other_form_is_still_history():
     assert result["calls"][0]["name"] == "ls"
     other = {**step, "messages": [TURN[0], {"role": "assistant", "content": "no"}, tool_result("call0", "x")]}
     assert delta(other, parent=parent)[0]["n"] == 1
+
+
+def test_a_long_history_has_its_latest_messages_and_says_where_the_others_are():
+    messages = [{"role": "user", "content": "task"}]
+    for n in range(1000):
+        messages += [
+            {"role": "assistant", "content": f"turn {n}", "tool_calls": [call(f"c{n}", "ls")]},
+            tool_result(f"c{n}", f"r{n}"),
+        ]
+    step = {
+        "messages": messages,
+        "n_shared_messages": 2000,
+        "response_message": {"role": "assistant", "content": "end"},
+    }
+    folded, *rest = delta(step, parent={"step_index": 998, "messages": []})
+    assert folded["n"] == 2000
+    assert folded["entries"][0] == {"kind": "mark", "text": "1,600 earlier messages are on the tab Transcript"}
+    shown = texts(folded["entries"] + rest)
+    assert [text for text in shown if text.startswith("turn")] == [f"turn {n}" for n in range(800, 1000)]
+    # The first shown result answers a call of before.
+    assert folded["entries"][1]["role"] == "tool" and folded["entries"][1]["calls"][0]["name"] == "ls"
+    assert [text for text in shown if text.startswith("r") and text[1:].isdigit()] == [
+        f"r{n}" for n in range(799, 1000)
+    ]

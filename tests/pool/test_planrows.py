@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.pool import Pool
+from core.pool.cache import planrowscache
 from core.pool.query import creditfields
 from core.pool.query.planrows import plan_rows
 from core.pool.query.views import compile_view, source_sql
 from core.pool.state.findings import BIT
 from core.pool.store import tablehash
 from core.pool.store.database import rows
-from core.types import Step, View
+from core.types import Annotation, Step, View
 
 from .test_columncache import NOW, Story
 
@@ -85,6 +86,68 @@ def test_hashes_that_are_read_in_parts_are_those_of_each_step(at_once: int, monk
         for ids in (all_ids, shuffled, all_ids[:: len(all_ids) // 4], [*shuffled[:9], *shuffled[:9]], []):
             hashes = creditfields.facts_hashes(cursor, np.array(ids, np.int64))
             assert hashes.to_pylist() == [by_id[step_id] for step_id in ids]
+    pool.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_that_are_kept_are_those_of_a_join_that_sorts(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After any write the rows of a channel are as if they were read anew, and few writes read all of them."""
+    rng = random.Random(seed)
+    pool = Pool.open(":memory:", clock=lambda: NOW)
+    story, read_anew = Story(pool, rng), []
+    monkeypatch.setattr(planrowscache, "plan_rows", lambda *given: read_anew.append(given) or plan_rows(*given))
+    events = [story.arrive, story.move, story.complete, story.label, story.label_all, story.undo, story.adopt]
+    story.arrive(at_most=30)
+    sql = JOINED.format(source=source_sql(compile_view(View())), uncertain=BIT["uncertain"])
+    for _ in range(25):
+        for channel in rng.sample([None, "train"], rng.randint(1, 2)):
+            with pool._db.read() as cursor:
+                wanted = rows(cursor, sql, [channel, channel])
+            assert pool.training.plan_rows(channel=channel).to_pylist() == wanted
+            assert pool.training.plan_rows(channel=channel) is pool.training.plan_rows(channel=channel)
+        rng.choice(events)()
+    assert len(read_anew) < 20
+    pool.close()
+
+
+def test_hashes_of_facts_are_those_of_the_table() -> None:
+    """In any order, after steps arrive, after a hash is gone, and after steps are deleted."""
+    rng = random.Random(3)
+    pool = Pool.open(":memory:", clock=lambda: NOW)
+    story = Story(pool, rng)
+
+    def check_all() -> list[str | None]:
+        with pool._db.read() as cursor:
+            of_step = dict(cursor.execute("SELECT step_id, facts_hash::VARCHAR FROM steps").fetchall())
+        step_ids = rng.choices(list(of_step), k=2 * len(of_step))
+        for wanted in (step_ids, sorted(of_step), step_ids[:1], []):
+            hashes = pool.training.facts_hashes(np.array(wanted, np.int64))
+            assert hashes.type == pa.string() and hashes.to_pylist() == [of_step[one] for one in wanted]
+        return list(of_step.values())
+
+    for _ in range(4):
+        story.arrive(at_most=20)
+        story.label()
+        assert all(check_all())
+    with pool._db.write() as cursor:
+        cursor.execute("UPDATE steps SET facts_hash = NULL WHERE step_id = 2")
+    assert None in check_all()
+    with pool._db.write() as cursor:
+        cursor.execute("DELETE FROM steps WHERE step_id IN (2, 3)")
+    assert all(check_all())
+    story.arrive()
+    assert all(check_all())
+    pool.close()
+
+
+def test_a_preview_plans_what_is_not_written() -> None:
+    pool = Pool.open(":memory:", clock=lambda: NOW)
+    pool.steps.append([Step(f"s{k}", f"t{k % 2}", "p", k, NOW + k) for k in range(6)])
+    before = pool.training.plan_rows(channel="train")
+    with pool.labels.previewing([Annotation("quality", "bad", "a", "h", NOW, step_uid="s3")]):
+        seen = pool.training.plan_rows(channel="train").to_pylist()
+    assert [row["step_uid"] for row in seen if row["quality"] == "bad"] == ["s3"]
+    assert pool.training.plan_rows(channel="train") is before
     pool.close()
 
 

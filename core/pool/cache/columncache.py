@@ -19,7 +19,7 @@ from cachetools import LRUCache
 from core.pool.cache.answercache import key_of
 from core.pool.cache.encodedcolumn import EncodedColumn
 from core.pool.cache.facetindex import SETS, FacetIndex
-from core.pool.cache.promptgroups import PromptGroups
+from core.pool.cache.promptgroups import ChangedSince, PromptGroups
 from core.pool.query.columns import STEP_COLUMNS
 from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import compile_view, source_sql
@@ -49,9 +49,6 @@ MAX_WRITES_BEHIND = MAX_KEPT_WRITES // 4
 """Writes after which an unused column is brought up to date: before their change sets are forgotten."""
 MAX_EXACT_INTEGER = 2.0**53
 """From here on, float64 does not hold every whole number."""
-MAX_TOUCHED_SHARE = 0.2
-FEW_TRAJECTORIES = 100
-"""If more trajectories than this share and than ``FEW_TRAJECTORIES`` changed, the column is read again: faster."""
 
 
 @dataclass(slots=True)
@@ -141,7 +138,7 @@ class ColumnCache:
             with self._lock:
                 number = self._db.n_writes
                 cursor = stack.enter_context(self._db.read())
-                changes = _ChangedSince(self._db, cursor, self._groups)
+                changes = ChangedSince(self._db, cursor, self._groups)
                 index = self._index(changes, number) if facets or not OF_SETS.isdisjoint(columns) else None
                 kept = {name: self._column(changes, number, name) for name in columns if name in VALUES}
                 current = self._current_versions(cursor, number) if versions or "staleness" in columns else {}
@@ -155,7 +152,7 @@ class ColumnCache:
         """Whether this thread reads uncommitted state, which cached columns don't hold."""
         return self._db.in_dry_run
 
-    def _index(self, changes: _ChangedSince, number: int) -> FacetIndex:
+    def _index(self, changes: ChangedSince, number: int) -> FacetIndex:
         changed = None if self._facets is None else changes.since(self._facets[0])
         if self._facets is None or changed is None:
             changes.read_groups()
@@ -165,7 +162,7 @@ class ColumnCache:
         self._facets = number, index
         return index
 
-    def _column(self, changes: _ChangedSince, number: int, name: str) -> EncodedColumn | None:
+    def _column(self, changes: ChangedSince, number: int, name: str) -> EncodedColumn | None:
         kept = self._columns.pop(name, None)
         changed = None if kept is None else changes.since(kept.number)
         if kept is None or changed is None:
@@ -233,12 +230,12 @@ class ColumnCache:
             self._versions = number, versions_in_force(cursor)
         return self._versions[1]
 
-    def _known(self, changes: _ChangedSince, number: int, view: View, columns: Sequence[str]) -> np.ndarray | None:
+    def _known(self, changes: ChangedSince, number: int, view: View, columns: Sequence[str]) -> np.ndarray | None:
         if not is_unfiltered(view):
             return self._views.get(view)
         return self._all_ids(changes, number) if columns else None
 
-    def _all_ids(self, changes: _ChangedSince, number: int) -> np.ndarray:
+    def _all_ids(self, changes: ChangedSince, number: int) -> np.ndarray:
         changed = None if self._everything is None else changes.since(self._everything[0])
         if self._everything is None or changed is None:
             step_ids = _ascending(arrow(changes.cursor, "SELECT step_id FROM step_state")["step_id"].to_numpy())
@@ -283,35 +280,6 @@ class _Views:
         """Memory, bytes."""
         with self._lock:
             return int(self._step_ids.currsize)
-
-
-class _ChangedSince:
-    """The trajectories that changed between earlier writes and a cursor's snapshot."""
-
-    def __init__(self, database: Database, cursor: Cursor, groups: PromptGroups) -> None:
-        self.cursor = cursor
-        self._db, self._groups, self._has_read = database, groups, False
-
-    def read_groups(self) -> None:
-        """Read the prompt groups of this snapshot, so that later moves out of a group are noticed."""
-        if not self._has_read:
-            self._groups.read_groups(self.cursor)
-            self._has_read = True
-
-    def since(self, number: int) -> np.ndarray | None:
-        """``trajectory_id`` of all that may have changed after this write; None when it may be all or most."""
-        touched = self._db.changes.since(number)
-        if touched is not None and not touched:
-            return np.zeros(0, np.int64)
-        self.read_groups()
-        if touched is None:
-            return None
-        changed = self._groups.all_changed_by(self.cursor, touched)
-        return (
-            changed
-            if changed.size <= MAX_TOUCHED_SHARE * self._groups.of.size or changed.size <= FEW_TRAJECTORIES
-            else None
-        )
 
 
 def is_unfiltered(view: View) -> bool:

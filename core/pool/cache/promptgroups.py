@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from core.pool.store.changes import ChangeSet
-from core.pool.store.database import Cursor, arrow
+from core.pool.store.database import Cursor, Database, arrow
+
+MAX_TOUCHED_SHARE = 0.2
+FEW_TRAJECTORIES = 100
+"""If more trajectories than this share and than ``FEW_TRAJECTORIES`` changed, the column is read again: faster."""
 
 _GROUPS = "SELECT trajectory_id, hash(prompt_uid, channel) AS prompt_group FROM trajectory_state"
 _ACTIONS = "SELECT DISTINCT trajectory_id FROM annotations WHERE action_id IN (SELECT unnest(?::BIGINT[]))"
@@ -52,3 +56,32 @@ class PromptGroups:
         groups = set(self.of[wanted].tolist())
         groups.update(group for one, group in self.left if one in ids)
         return np.flatnonzero(np.isin(self.of, np.array(sorted(groups - {0}), np.uint64)))
+
+
+class ChangedSince:
+    """The trajectories that changed between earlier writes and a cursor's snapshot."""
+
+    def __init__(self, database: Database, cursor: Cursor, groups: PromptGroups) -> None:
+        self.cursor = cursor
+        self._db, self._groups, self._has_read = database, groups, False
+
+    def read_groups(self) -> None:
+        """Read the prompt groups of this snapshot, so that later moves out of a group are noticed."""
+        if not self._has_read:
+            self._groups.read_groups(self.cursor)
+            self._has_read = True
+
+    def since(self, number: int) -> np.ndarray | None:
+        """``trajectory_id`` of all that may have changed after this write; None when it may be all or most."""
+        touched = self._db.changes.since(number)
+        if touched is not None and not touched:
+            return np.zeros(0, np.int64)
+        self.read_groups()
+        if touched is None:
+            return None
+        changed = self._groups.all_changed_by(self.cursor, touched)
+        return (
+            changed
+            if changed.size <= MAX_TOUCHED_SHARE * self._groups.of.size or changed.size <= FEW_TRAJECTORIES
+            else None
+        )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from core.pool.query.columns import order_sql, parse_order
-from core.pool.store.database import Cursor, arrow, rows
+from core.pool.store.database import Cursor, arrow, in_list, rows
 
 MEMBER_COLUMNS: dict[str, str] = {
     "place": "d.place",
@@ -43,10 +43,10 @@ REWARDS: dict[str, str] = {
 }
 """Kinds of trajectories by their frozen reward; success as in ``success_rate``."""
 
-_FROM = """
-FROM dataset_steps d JOIN steps f ON f.step_id = d.step_id JOIN trajectories t ON t.trajectory_id = d.trajectory_id
-WHERE d.version_id = $version
-"""
+_JOINS = {
+    "f.": " JOIN steps f ON f.step_id = d.step_id",
+    "t.": " JOIN trajectories t ON t.trajectory_id = d.trajectory_id",
+}
 _FACETS = ("agent", "call_kind", "trajectory_quality", "quality")
 
 
@@ -96,15 +96,42 @@ def uid_condition(*columns: str) -> str:
     return " OR ".join(f"contains(lower({column}), lower($text::VARCHAR))" for column in columns)
 
 
+def _from(*texts: str) -> str:
+    """FROM and WHERE of a version's members, joined with what these SQL texts name."""
+    joins = "".join(join for alias, join in _JOINS.items() if any(alias in text for text in texts))
+    return f"FROM dataset_steps d{joins} WHERE d.version_id = $version"
+
+
 def member_page(
     cursor: Cursor, version_id: int, chosen: MemberFilter, *, order: str, limit: int, offset: int
 ) -> pa.Table:
     """One page with the columns of ``MEMBER_COLUMNS``. InvalidInput names what cannot be sorted by."""
-    where, bound = chosen.sql()
+    parsed = parse_order(order, MEMBER_COLUMNS)
+    # First the page's rows by the columns that choose and sort them, then all columns of these rows.
+    step_ids = _page_ids(cursor, version_id, chosen, parsed, int(limit), int(offset))
     listed = ", ".join(f"{sql} AS {name}" for name, sql in MEMBER_COLUMNS.items())
-    by = order_sql(parse_order(order, MEMBER_COLUMNS), "d.place")
-    sql = f"SELECT {listed} {_FROM} {where} {by} LIMIT {int(limit)} OFFSET {int(offset)}"
-    return arrow(cursor, sql, {**bound, "version": version_id})
+    with in_list(cursor, "d.step_id", step_ids) as (member, bound), in_list(cursor, "f.step_id", step_ids) as (fact, _):
+        sql = f"SELECT d.step_id AS row_id, {listed} {_from(listed)} AND {member} AND {fact}"
+        table = arrow(cursor, sql.replace("$version", str(int(version_id))), [*bound, *bound])
+    order_of = np.argsort(table["row_id"].to_numpy())
+    at = order_of[np.searchsorted(table["row_id"].to_numpy(), step_ids, sorter=order_of)]
+    return table.drop_columns("row_id").take(pa.array(at))
+
+
+def _page_ids(
+    cursor: Cursor, version_id: int, chosen: MemberFilter, parsed: list[tuple[str, str, bool]], limit: int, offset: int
+) -> np.ndarray:
+    """``step_id`` of the page's rows in order, int64."""
+    where, bound = chosen.sql()
+    if not where and [(name, descending) for name, _, descending in parsed] == [("place", False)]:
+        # Places count from 0 without gaps.
+        where, paging = f" AND d.place >= {offset} AND d.place < {offset + limit}", ""
+    else:
+        paging = f" LIMIT {limit} OFFSET {offset}"
+    by = order_sql(parsed, "d.place")
+    sql = f"SELECT d.step_id {_from(where, by)} {where} {by}{paging}"
+    ids: np.ndarray = arrow(cursor, sql, {**bound, "version": version_id})["step_id"].to_numpy()
+    return ids
 
 
 def member_summary(cursor: Cursor, version_id: int, chosen: MemberFilter) -> dict[str, Any]:
@@ -113,24 +140,25 @@ def member_summary(cursor: Cursor, version_id: int, chosen: MemberFilter) -> dic
     ``mean_reward`` is of the scored trajectories, None when there is none.
     """
     where, bound = chosen.sql()
-    per_trajectory = f"SELECT d.trajectory_id, any_value(d.trajectory_reward) AS reward, count(*) AS n {_FROM} {where}"
+    members = f"SELECT d.trajectory_id, any_value(d.trajectory_reward) AS reward, count(*) AS n {_from(where)} {where}"
     (counts,) = rows(
         cursor,
         "SELECT coalesce(sum(n), 0)::BIGINT AS n_steps, count(*) AS n_trajectories, avg(reward) AS mean_reward,"
         " count(reward) AS n_scored, count(*) FILTER (reward > 0.5) AS n_success"
-        f" FROM ({per_trajectory} GROUP BY d.trajectory_id)",
+        f" FROM ({members} GROUP BY d.trajectory_id)",
         {**bound, "version": version_id},
     )
     return counts
 
 
-def member_values(cursor: Cursor, version_id: int) -> Mapping[str, list[str]]:
+def member_values(cursor: Cursor, version_id: int) -> dict[str, list[str]]:
     """The values to filter by of agent, call kind and qualities, the most frequent first."""
     values = {}
     for name in _FACETS:
         column = MEMBER_COLUMNS[name]
         counted = cursor.execute(
-            f"SELECT {column} {_FROM} AND {column} IS NOT NULL GROUP BY ALL ORDER BY count(*) DESC, 1 LIMIT 100",
+            f"SELECT {column} {_from(column)} AND {column} IS NOT NULL GROUP BY ALL ORDER BY count(*) DESC, 1"
+            " LIMIT 100",
             {"version": version_id},
         ).fetchall()
         values[name] = [str(value) for (value,) in counted]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
 from core.pool.query.reads import explained
 from core.pool.query.views import compile_view, source_sql
 from core.pool.state.findings import BIT
-from core.pool.store.database import Cursor, arrow
+from core.pool.store.database import Cursor, arrow, in_list
 from core.types import View
 
 _TRAJECTORIES = """
@@ -34,12 +36,17 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+def planned_trajectories(cursor: Cursor, channel: str | None) -> pa.Table:
+    """The trajectories of a channel (None: all) that have steps, in the order plans are made in."""
+    return arrow(cursor, _TRAJECTORIES.replace("$channel", "?::VARCHAR"), [channel, channel]).combine_chunks()
+
+
 def plan_rows(cursor: Cursor, view: View, channel: str | None) -> pa.Table:
     """One row per step of the view in a channel (None: all), in the order plans are made in.
 
     Texts that many steps share are dictionaries.
     """
-    trajectories = arrow(cursor, _TRAJECTORIES.replace("$channel", "?::VARCHAR"), [channel, channel]).combine_chunks()
+    trajectories = planned_trajectories(cursor, channel)
     condition = compile_view(view)
     everything = condition.sql == "TRUE"
     chosen = "" if everything else f"\nSEMI JOIN (SELECT s.step_id {source_sql(condition)}) v ON v.step_id = s.step_id"
@@ -47,10 +54,24 @@ def plan_rows(cursor: Cursor, view: View, channel: str | None) -> pa.Table:
     if channel is not None:
         chosen += "\nSEMI JOIN (SELECT trajectory_id FROM trajectory_state WHERE channel = ?) USING (trajectory_id)"
         parameters.append(channel)
-    names = ", ".join(_as_enum(cursor, name) for name in _NAMES)
-    sql = _STEPS.format(uncertain=BIT["uncertain"], names=names, chosen=chosen)
     with explained(view):
-        steps = arrow(cursor, sql, parameters)
+        steps = _steps(cursor, chosen, parameters)
+    return _in_order(steps, trajectories)
+
+
+def rows_of_trajectories(cursor: Cursor, trajectories: pa.Table) -> pa.Table:
+    """The rows of ``plan_rows`` of these trajectories: some of ``planned_trajectories``, in its order."""
+    with in_list(cursor, "s.trajectory_id", trajectories["trajectory_id"].to_numpy()) as (condition, bound):
+        steps = _steps(cursor, f"\nWHERE {condition}", bound)
+    return _in_order(steps, trajectories)
+
+
+def _steps(cursor: Cursor, chosen: str, parameters: list[Any]) -> pa.Table:
+    names = ", ".join(_as_enum(cursor, name) for name in _NAMES)
+    return arrow(cursor, _STEPS.format(uncertain=BIT["uncertain"], names=names, chosen=chosen), parameters)
+
+
+def _in_order(steps: pa.Table, trajectories: pa.Table) -> pa.Table:
     place, order = _placed(steps, trajectories["trajectory_id"].to_numpy())
     if order is not None:
         steps, place = steps.take(pa.array(order)), place[order]

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from core.dialects.exact import exact_json
+from studio.kit.format import count
 
 Message = Mapping[str, Any]
 Entry = dict[str, Any]
@@ -23,6 +24,8 @@ TRANSITION_TEXT = {
     "compacted": "Compacted: the agent rewrote its history into a shorter one.",
     "forked": "Forked: this call continues from an earlier point than its predecessor.",
 }
+MAX_HISTORY = 400
+"""Messages of a step's folded history, the latest: at thousands of turns all of them take a second at each step."""
 TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 THINKING_TYPES = frozenset({"thinking", "reasoning"})
 
@@ -45,12 +48,22 @@ def delta(
     entries: list[Entry] = []
     if n_shared:
         where = f"shared with step {parent['step_index']}" if parent else "shared with the parent step"
-        entries.append({"kind": "folded", "n": n_shared, "label": where, "entries": cards(messages[:n_shared])})
+        entries.append({"kind": "folded", "n": n_shared, "label": where, "entries": _history(messages[:n_shared])})
     note = TRANSITION_TEXT.get(step.get("transition") or "")
     if note:
         entries.append({"kind": "mark", "text": note})
     entries += cards(messages[n_shared:], before=messages[:n_shared])
     return entries + answer(step, later)
+
+
+def _history(messages: Sequence[Message]) -> list[Entry]:
+    """The cards of the last ``MAX_HISTORY`` messages, below a line that says where the others are."""
+    n_cut = max(len(messages) - MAX_HISTORY, 0)
+    shown = cards(messages[n_cut:], before=messages[:n_cut])
+    if not n_cut:
+        return shown
+    noun = "message is" if n_cut == 1 else "messages are"
+    return [{"kind": "mark", "text": f"{count(n_cut)} earlier {noun} on the tab Transcript"}, *shown]
 
 
 def answer(step: Message, later: Sequence[Mapping[str, Any]] = ()) -> list[Entry]:

@@ -356,4 +356,5 @@ def check_pool(settings: Settings, *, running: bool) -> Iterator[Finding]:
         what = f"plans of batches are damaged at {opinions.plans_damaged} places; everything else is intact"
         yield Finding("opinions log", "bad", what, "a backup of the data folder may have them")
     else:
-        yield Finding("opinions log", "ok", f"{opinions.n_records} records, none missing")
+        noun = "record" if opinions.n_records == 1 else "records"
+        yield Finding("opinions log", "ok", f"{opinions.n_records} {noun}, none missing")

@@ -23,7 +23,7 @@ def rollouts_page() -> None:
         kit.empty_state(
             "No rollouts yet",
             "A run lets an agent attempt the tasks of a pack, each attempt in a sandbox of its own, and scores what it "
-            "left. Start one here, or with: claw-studio rollout PACK --agent demo --attempts 4",
+            "left. Start one here, or with `claw-studio rollout PACK --agent demo --attempts 4`.",
             icon="rocket_launch",
         )
         start_form()

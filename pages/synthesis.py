@@ -26,7 +26,7 @@ def synthesis_page() -> None:
         kit.empty_state(
             "No run yet",
             "Models write tasks, each with a checker that is shown to hold: 0 on the untouched workspace, more on a "
-            "reference solution, less on wrong results. Start here, or with: claw-studio synthesise start",
+            "reference solution, less on wrong results. Start here, or with `claw-studio synthesise start`.",
             icon="experiment",
         )
         start_form()

@@ -79,14 +79,15 @@ def empty_state(
 ) -> None:
     """A box for a page or part without data, with what to do next.
 
-    ``actions`` draws more buttons below; its argument is a prefix for their keys. ``then`` is the label of a button and
-    the callback that runs before the page is drawn again.
+    A command in backticks is set as code, on one line. ``actions`` draws more buttons below; its argument is a prefix
+    for their keys. ``then`` is the label of a button and the callback that runs before the page is drawn again.
     """
     # Several can stand on one page.
     name = re.sub(r"\W+", "-", title.lower())
     with st.container(border=True, key=f"empty-{name}", horizontal_alignment="center", gap="small"):
         st.markdown(f":material/{icon}:", text_alignment="center")
-        st.html(f'<div class="cs-empty"><div class="t">{escape(title)}</div><div>{escape(text)}</div></div>')
+        shown = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+        st.html(f'<div class="cs-empty"><div class="t">{escape(title)}</div><div>{shown}</div></div>')
         if then is not None:
             st.button(then[0], key=f"then-{name}", on_click=then[1])
         if actions is not None:

@@ -174,7 +174,7 @@ def test_estimators_that_the_steps_cannot_feed_say_what_they_need(visit):
     expect(page.locator(".js-plotly-plot .ytick text").first).to_be_visible()
     expect(page.get_by_text("Not assigned")).to_have_count(0)
     box = page.get_by_role("combobox", name="Estimators")
-    for title in ("GIGPO · needs metadata.anchor", "Token GAE · needs metadata.token_values"):
+    for title in ("GiGPO · needs metadata.anchor", "Token GAE · needs metadata.token_values"):
         box.click()
         page.get_by_role("option", name=title).click()
         page.keyboard.press("Escape")

@@ -255,7 +255,10 @@ def test_estimators_side_by_side_are_the_plans_own(filled, open_page):
     made = plan(filled.pool, View(), Recipe())
     (row,) = [row for row in made.trajectories.to_pylist() if row["trajectory_uid"] == "traj-0-0"]
     assert f'<td class="n">{row["advantage"]:+.3f}</td>' in page.html
-    assert "GRPO (trajectory)" in page.html and "Step GAE" in page.html
+    assert "GRPO (trajectory)" in page.html and "GiGPO" not in page.html
+    next(box for box in page.app.multiselect if box.label == "Estimators").select("gigpo").run()
+    assert page.failures == []
+    assert "GiGPO" in page.html and "set the option anchor to observation" in page.html
 
 
 def test_what_if_counts_are_plans_and_a_value_goes_into_the_recipe(filled, open_page):

@@ -72,6 +72,8 @@ def pick_estimators(recipe: Recipe) -> list[str]:
         "Estimators",
         able,
         [name for name in dict.fromkeys([recipe.algorithm, *usual]) if name in able],
+        # Without a key the labels, which follow the data, are part of the widget's identity: new data would reset it.
+        key=f"estimators-{recipe.algorithm}",
         format_func=lambda name: algorithm_title(name, lacking),
         help="An estimator that names a need can't run on these steps: none of the newest has what it needs.",
     )

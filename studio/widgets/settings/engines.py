@@ -81,9 +81,14 @@ def row_html(engine: dict[str, Any]) -> str:
     tone: Tone = "warn" if engine["paused"] else TONES[engine["ok"]]
     tags = " ".join(f'<span class="cs-tag">{kit.escape(glob)}</span>' for glob in engine["models"])
     paused = '<span class="cs-tag warn">paused</span> ' if engine["paused"] else ""
-    address = kit.escape(engine["base_url"] or "starts at the first call")
+    known = engine["base_url"]
+    address = (
+        f'<code class="cs-uid">{kit.escape(known)}</code>'
+        if known
+        else '<span class="cs-quiet">starts at the first call</span>'
+    )
     return (
-        f"<div><b>{dot_label(name, tone)}</b> {paused}<code>{address}</code> {tags}"
+        f"<div><b>{dot_label(name, tone)}</b> {paused}{address} {tags}"
         f'<div class="cs-quiet">{kit.escape(engine["kind"])} · {kit.escape(engine_state(engine))}</div></div>'
     )
 

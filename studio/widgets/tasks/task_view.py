@@ -158,7 +158,7 @@ def attempts_tab(tried: Sequence[Tried]) -> None:
     if not tried:
         kit.empty_state(
             "No attempt yet",
-            "Start a run on the Rollouts page, or with: claw-studio rollout PACK",
+            "Start a run on the Rollouts page, or with `claw-studio rollout PACK`.",
             icon="rocket_launch",
         )
         return

@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +32,18 @@ TAIL_CHARS = 2000
 _ENDS: dict[str, Outcome] = {"timed_out": "timed_out", "out_of_memory": "crashed", "disk_full": "crashed"}
 # A link to the interpreter would leave its environment: Python finds that by the path it is started as.
 _START = '#!/bin/sh\nexec {python} "$@"\n'
+
+_should_stop: ContextVar[Callable[[], bool]] = ContextVar("should_stop", default=lambda: False)
+
+
+@contextmanager
+def stopped_when(should_stop: Callable[[], bool]) -> Iterator[None]:
+    """Checks of this thread inside the block are ended, without a score, as soon as ``should_stop`` returns True."""
+    token = _should_stop.set(should_stop)
+    try:
+        yield
+    finally:
+        _should_stop.reset(token)
 
 
 class CheckBox:
@@ -110,7 +123,7 @@ class CheckBox:
         """
         inside = {"PATH": f"{self.bin}:{PATH}", "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
         moved = ["/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", str(cwd or self.home), *command]
-        ended = self._sandbox.run(moved, env=inside)
+        ended = self._sandbox.run(moved, env=inside, should_stop=_should_stop.get())
         if ended.end != "exited":
             message = f"the check was ended: {ended.end.replace('_', ' ')}"
             if ended.end == "timed_out":

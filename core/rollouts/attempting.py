@@ -27,6 +27,7 @@ from core.sandbox import Ended, Limits, Probed, Sandbox
 
 KEY_MARGIN_S = 120.0
 """How long a session key is valid beyond the agent's time limit, seconds."""
+CANCELLED = "the run was cancelled"
 MAX_REASON = 500
 MAX_DETAILS = 64 << 10
 LIMIT_REASONS = {
@@ -176,7 +177,7 @@ def _in_sandbox(place: Place, attempt: Attempt, task: PackTask, session: Session
         attempt = replace(attempt, memory_bytes=result.memory_bytes)
         attempt = replace(attempt, log=place.run.write_log(attempt, log_text(result, session.api_key)))
         if result.end == "stopped":
-            return place.write(ended(place, attempt, "lost", "the run was cancelled"))
+            return place.write(ended(place, attempt, "lost", CANCELLED))
         digest = place.workspaces.put(sandbox.workspace, task.input_files)
         attempt = place.write(replace(attempt, state="verifying", workspace=digest))
         failure = failure_of(result)
@@ -216,7 +217,9 @@ def _verified(place: Place, attempt: Attempt, task: PackTask, sandbox: Sandbox, 
     if needs_payload(task):
         await_ingest(place.studio, begin)
         payload = payload_of(place.studio, attempt.trajectory_uid)
-    judged = verify(task, sandbox.workspace, place.run.settings, payload)
+    judged = verify(task, sandbox.workspace, place.run.settings, payload, place.should_stop)
+    if judged.value is None and place.should_stop():
+        return ended(place, attempt, "lost", CANCELLED)
     attempt = replace(attempt, check_s=round(time.monotonic() - begin, 3), details=details_of(judged))
     if judged.value is None:
         outcome: Outcome = "refused" if judged.outcome == "refused" else "crashed"

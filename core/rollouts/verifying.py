@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from core.errors import NotFound, Overloaded, StudioError
 from core.packs.checks import check_of, rubric_of
 from core.packs.model import ANSWER, GRADE, PackTask
 from core.rewards import Score, score
+from core.rewards.run import stopped_when
 from core.rollouts.settings import RunSettings
 
 PAYLOAD = b"OPENCLAW_REWARD_PAYLOAD"
@@ -25,7 +26,13 @@ NO_CHECK = {
 """Whether the task has a rubric -> why a run gives it no score."""
 
 
-def verify(task: PackTask, workspace: Path, settings: RunSettings, payload: Mapping[str, Any]) -> Score:
+def verify(
+    task: PackTask,
+    workspace: Path,
+    settings: RunSettings,
+    payload: Mapping[str, Any],
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Score:
     """The score of a workspace by the task's own check.
 
     A check that can't be run, whatever the reason, gives a score without a value and with an error.
@@ -33,6 +40,7 @@ def verify(task: PackTask, workspace: Path, settings: RunSettings, payload: Mapp
     Args:
         workspace: the folder that the agent left; it is copied.
         payload: ``final_message``, ``transcript`` and ``metadata`` of the attempt, as far as they are known.
+        should_stop: asked several times a second; True ends the check.
     """
     if task.checker is None:
         return Score(None, error=NO_CHECK[rubric_of(task) is not None], outcome="refused")
@@ -41,7 +49,8 @@ def verify(task: PackTask, workspace: Path, settings: RunSettings, payload: Mapp
         if settings.check_time_s is not None:
             spec["timeout_s"] = settings.check_time_s
         try:
-            return score(workspace, spec)
+            with stopped_when(should_stop):
+                return score(workspace, spec)
         except StudioError as error:
             return Score(None, error=f"the check can't be run: {error.message}", outcome="refused")
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from core.packs.model import REWARD_SH
 from core.rollouts import Run
 from core.rollouts.planning import Wish
 from core.service import Service
+from core.supervisors import STOP_S
 from tests.conftest import eventually, scripted_engine
 
 pytestmark = pytest.mark.timeout(600)
@@ -80,28 +82,38 @@ def task_of(name: str) -> PackTask:
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, Run]]:
-    """A run of all cases, after its end."""
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("outcomes")
     (folder / "agent.py").write_text(AGENT)
     with scripted_engine(folder, SCRIPT) as engine:
         service = Service.open(Settings(data_dir=folder / "data", port=0, engine=str(engine.base_url)))
         try:
-            entry = service.rollouts.packs.keep(Pack("cases", [task_of(name) for name in CASES], "made"), now=1.0)
-            command = [sys.executable, str(folder / "agent.py"), "{base_url}", "{model}", "{prompt}"]
-            wish = Wish(
-                agent="command",
-                command=command,
-                model="scripted-1",
-                workers=4,
-                check_time_s=CHECK_S,
-                memory_mb=MEMORY_MB,
-            )
-            run = service.rollouts.start(entry.version, wish)
-            finish(service, run)
-            yield service, run
+            yield service
         finally:
             service.close()
+
+
+def start(service: Service, names: Iterable[str], check_time_s: float) -> Run:
+    """A run of these cases, begun."""
+    entry = service.rollouts.packs.keep(Pack("cases", [task_of(name) for name in names], "made"), now=1.0)
+    agent = service.settings.data_dir.parent / "agent.py"
+    wish = Wish(
+        agent="command",
+        command=[sys.executable, str(agent), "{base_url}", "{model}", "{prompt}"],
+        model="scripted-1",
+        workers=4,
+        check_time_s=check_time_s,
+        memory_mb=MEMORY_MB,
+    )
+    return service.rollouts.start(entry.version, wish)
+
+
+@pytest.fixture(scope="module")
+def ended(service: Service) -> tuple[Service, Run]:
+    """A run of all cases, after its end."""
+    run = start(service, CASES, CHECK_S)
+    finish(service, run)
+    return service, run
 
 
 def finish(service: Service, run: Run) -> dict[str, Any]:
@@ -142,3 +154,15 @@ def test_only_scores_count_and_only_what_has_none_is_made_again(ended: tuple[Ser
     after = {one.task_id: one for one in run.newest().values()}
     assert {name for name, one in after.items() if one.retry == 1} == {"image", "rubric", "neither"}
     assert all(after[name] == one for name, one in before.items() if one.outcome != "refused")
+
+
+def test_a_cancel_ends_a_check_too(service: Service) -> None:
+    """The check would take its hour; the attempt is lost, the key void, and no other process has to clean up."""
+    run = start(service, ["check hangs"], 3600.0)
+    eventually(lambda: [one.state for one in run.newest().values()] == ["verifying"], timeout_s=120)
+    began = time.monotonic()
+    assert service.rollouts.cancel(run.settings.run)
+    assert time.monotonic() - began < STOP_S, "the supervisor had to be killed"
+    (attempt,) = run.newest().values()
+    assert (attempt.state, attempt.outcome, attempt.score) == ("done", "lost", None)
+    assert attempt.reason == "the run was cancelled"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -316,3 +318,11 @@ def test_nothing_runs_at_import() -> None:
         for node in ast.parse(path.read_text()).body:
             is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
             assert not is_call, f"{path}:{node.lineno} runs at import"
+
+
+def test_the_service_starts_without_what_takes_long_to_import() -> None:
+    """Each of these takes seconds, or reserves a GB of address space."""
+    slow = {"torch", "transformers", "litellm", "pandas", "plotly"}
+    program = f"import sys, core.service; print(sorted({slow!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "[]"

@@ -95,12 +95,16 @@ def _in_memory(snapshot: ReadSnapshot, column: str, by: str | None, bins: int, p
     part, names = (None, [None]) if by is None or keys is None else _parts(keys, _texts(snapshot, by), parts)
     if places is None:
         span = _Span.of(values, bins)
-        return _EMPTY if span is None else _table(span, _crossed(span.places(values), part, span.n, len(names)), names)
+        return (
+            _SCHEMA.empty_table()
+            if span is None
+            else _table(span, _crossed(span.places(values), part, span.n, len(names)), names)
+        )
     counts = _crossed(places, part, values.size, len(names))
     occurring = np.flatnonzero(counts.any(axis=1))
     span = _Span.of(values[occurring], bins)
     if span is None:
-        return _EMPTY
+        return _SCHEMA.empty_table()
     by_bin = np.zeros((span.n, len(names)), np.int64)
     np.add.at(by_bin, span.places(values[occurring]), counts[occurring])
     return _table(span, by_bin, names)
@@ -165,14 +169,7 @@ class _Span:
         return np.minimum(np.floor((values - self.low) / self.width), self.n - 1).astype(np.int64)
 
 
-_EMPTY = pa.table(
-    {
-        "low": pa.array([], pa.float64()),
-        "high": pa.array([], pa.float64()),
-        "part": pa.array([], pa.string()),
-        "n_steps": pa.array([], pa.int64()),
-    }
-)
+_SCHEMA = pa.schema([("low", pa.float64()), ("high", pa.float64()), ("part", pa.string()), ("n_steps", pa.int64())])
 
 
 def _table(span: _Span, by_bin: np.ndarray, names: Sequence[str | None]) -> pa.Table:

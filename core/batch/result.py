@@ -22,7 +22,9 @@ from core.tree.sequences import ragged_index
 from core.types import View
 
 LAYOUT_TOKENS_MAX = 200_000_000
-"""Above this, ``totals`` leaves the packed count unknown; ``Plan.layout`` still computes it."""
+LAYOUT_STEPS_MAX = 50_000
+"""Above one of these, packing takes more than a second or two: ``totals`` leaves the packed count unknown, and
+``Plan.layout`` still computes it. A step costs 25 µs, however few tokens it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,11 @@ class Plan:
         return self.pack()
 
     @property
+    def is_packed_at_once(self) -> bool:
+        """Whether packing is fast enough to be done while a page or a caller waits."""
+        return self.counts["n_tokens"] <= LAYOUT_TOKENS_MAX and self.counts["n_steps"] <= LAYOUT_STEPS_MAX
+
+    @property
     def is_packed(self) -> bool:
         """Whether ``layout`` is computed already."""
         return "_layout" in self.__dict__
@@ -174,8 +181,8 @@ class Plan:
 
     @cached_property
     def totals(self) -> dict[str, Any]:
-        """``counts`` and packing; ``n_packed_tokens`` and ``token_ratio`` are None above ``LAYOUT_TOKENS_MAX``."""
-        packed = self.layout if self.counts["n_tokens"] <= LAYOUT_TOKENS_MAX else None
+        """``counts`` and packing; ``n_packed_tokens`` and ``token_ratio`` are None unless ``is_packed_at_once``."""
+        packed = self.layout if self.is_packed_at_once else None
         return {
             **self.counts,
             "n_packed_tokens": packed.n_packed_tokens if packed else None,

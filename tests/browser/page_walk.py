@@ -181,10 +181,11 @@ class PageWalk:
         """Tabs that compute over the whole pool, after a write."""
         page = self.page
         plot, text = page.locator(".js-plotly-plot"), page.get_by_text
+        last_histogram = page.locator("[class*='st-key-hist-step_index'] .js-plotly-plot")
         for path, other, tab, first, last in (
             ("batch?tab=json", "JSON", "Estimators", page.locator(".cs-figs").first, plot.first),
             ("batch?tab=json", "JSON", "What if", page.locator(".cs-figs").first, plot.first),
-            ("curate?tab=history", "History", "Distributions", text("steps match").first, plot.nth(7)),
+            ("curate?tab=history", "History", "Distributions", text("steps match").first, last_histogram),
             ("curate?tab=history", "History", "Funnel", text("candidate steps").first, text("In the plan").first),
         ):
             self.open(path, "[data-testid=stButtonGroup]")

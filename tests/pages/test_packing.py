@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 
+from core.batch import result
 from core.batch.plan import plan
 from core.batch.recipe import parse_recipe
 from core.types import View
@@ -33,13 +34,13 @@ class Slow:
         return self.reader.sequences(step_uids)
 
 
-@pytest.fixture
-def big(service, monkeypatch):
+@pytest.fixture(params=[("LAYOUT_TOKENS_MAX", 1000), ("LAYOUT_STEPS_MAX", 10)], ids=["tokens", "steps"])
+def big(request, service, monkeypatch):
     """Forty groups, and a limit that makes them a big plan of which a sample holds a few."""
     steps, completions = agent_steps(40, 2)
     service.pool.steps.append(steps, completions=completions)
     made = plan(service.pool, View(), parse_recipe(RECIPE))
-    monkeypatch.setattr(packing, "LAYOUT_TOKENS_MAX", 1000)
+    monkeypatch.setattr(result, *request.param)
     monkeypatch.setattr(packing, "SAMPLE_TOKENS", made.counts["n_tokens"] // 8)
     return made
 

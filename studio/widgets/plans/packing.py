@@ -11,7 +11,6 @@ import streamlit as st
 
 from core.batch.layout import PlanLayout, lay_out
 from core.batch.plan import Plan
-from core.batch.result import LAYOUT_TOKENS_MAX
 from studio.kit.callouts import empty_state, live, show_error
 from studio.kit.format import compact, count
 from studio.kit.jobs import Cancelled, Job
@@ -60,7 +59,7 @@ def packing_job(plan: Plan) -> PackingJob:
 def packed_layout(plan: Plan) -> PlanLayout | None:
     """The plan's packed rows, packed now if the plan is small; None for a large plan that is not packed yet."""
     if not plan.is_packed:
-        if plan.counts["n_tokens"] <= LAYOUT_TOKENS_MAX:
+        if plan.is_packed_at_once:
             plan.pack()
         elif (job := packing_job(plan)).plan.is_packed:
             plan.keep_layout(job.plan.layout)

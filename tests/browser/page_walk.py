@@ -24,7 +24,7 @@ from tests.browser.walk import HEAD, IDLE, ROW, appeared, caption, idle, percent
 TICKS_S = 0.01
 """A tick of the kernel's processor clock."""
 SETTINGS, TABLE, MESSAGE = ".cs-facts, .cs-table", "[data-testid=stDataFrame]", "article.card"
-QUERY = "SELECT agent, policy_version, count(*) AS n, avg(reward) AS mean FROM steps GROUP BY ALL ORDER BY n LIMIT {}"
+QUERY = "SELECT agent, step_index, count(*) AS n, avg(reward) AS mean FROM steps GROUP BY ALL ORDER BY n LIMIT {}"
 
 
 @dataclass(slots=True)

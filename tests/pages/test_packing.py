@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+import streamlit as st
 
 from core.batch import result
 from core.batch.plan import plan
@@ -37,6 +38,7 @@ class Slow:
 @pytest.fixture(params=[("LAYOUT_TOKENS_MAX", 1000), ("LAYOUT_STEPS_MAX", 10)], ids=["tokens", "steps"])
 def big(request, service, monkeypatch):
     """Forty groups, and a limit that makes them a big plan of which a sample holds a few."""
+    st.cache_resource.clear()  # the same plan may have been packed by another test
     steps, completions = agent_steps(40, 2)
     service.pool.steps.append(steps, completions=completions)
     made = plan(service.pool, View(), parse_recipe(RECIPE))

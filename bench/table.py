@@ -276,6 +276,22 @@ def cluster_rows() -> Iterator[Row]:
         )
 
 
+def export_rows() -> Iterator[Row]:
+    """Each format with a row a step, beside the trainer's own reading of the file."""
+    results = load("export")
+    busy = busy_text({"load_before": results["machine"]["load_at_start"], "cpus": results["machine"]["cpus"]})
+    formats = {name: sizes["8 groups"] for name, sizes in results["formats"].items()}
+    peer = formats["peer: datasets.from_list"]["mtokens_per_s"]
+    yield f"export {busy}: Parquet by datasets.from_list, from lists", f"{peer:,.1f} M tokens/s", "the peer"
+    for name, one in formats.items():
+        # A row a trajectory has few tokens of its own, so tokens written say little of the speed.
+        if "mtokens_per_s" not in one or not (name.endswith(" step") or name in ("rllm", "llama_factory")):
+            continue
+        loading = one["loading"]
+        beside = f"read by {loading['how']}: {loading['mtokens_per_s']:,.0f}" if name != "llama_factory" else ""
+        yield f"export, {name.removesuffix(' step')}", f"{one['mtokens_per_s']:,.0f} M tokens/s", beside
+
+
 def start_rows() -> Iterator[Row]:
     """From the command to the first page."""
     results = load("start")
@@ -298,6 +314,7 @@ def table() -> str:
         *packing_rows(),
         *step_rows(),
         *pool_rows(),
+        *export_rows(),
         *ingest_rows(),
         *loop_rows(),
         *rollout_rows(),

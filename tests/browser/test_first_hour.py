@@ -96,6 +96,18 @@ def choose(page: Page, label: str, option: str) -> None:
     idle(page)
 
 
+def show_more_settings(page: Page) -> None:
+    """Open the recipe's other settings; a click that a redraw took is made again."""
+
+    def shown() -> bool:
+        if not page.get_by_role("combobox", name="Training data").is_visible():
+            page.get_by_text(re.compile("^More settings")).click()
+            idle(page)
+        return page.get_by_role("combobox", name="Training data").is_visible()
+
+    eventually(shown, timeout_s=90)
+
+
 def figure(page: Page, label: str) -> Any:
     """The value of a figure."""
     return page.locator(".cs-fig", has=page.locator(".l", has_text=re.compile(f"^{label}$"))).first.locator(".v")
@@ -179,7 +191,7 @@ def test_from_an_empty_studio_to_an_acknowledged_batch(place, watch):
     # A plan of pairs, its preview, and the file.
     entry(page, "Batch")
     choose(page, "Algorithm", "DPO pairs")
-    page.get_by_text(re.compile("^More settings")).click()
+    show_more_settings(page)
     choose(page, "Training data", "Version first-hour")
     page.get_by_role("radio", name="Export").click()
     choose(page, "Format", "TRL DPO")
@@ -197,10 +209,18 @@ def test_from_an_empty_studio_to_an_acknowledged_batch(place, watch):
     # A trainer fetches by the recipe that is activated on Consume, and acknowledges.
     entry(page, "Consume")
     choose(page, "Algorithm", "DPO pairs")
-    page.get_by_text(re.compile("^More settings")).click()
+    show_more_settings(page)
     choose(page, "Training data", "Version first-hour")
-    page.get_by_role("button", name="Use for the next fetch").click()
-    expect(page.get_by_text("default v1")).to_be_visible()
+    use = page.get_by_role("button", name="Use for the next fetch")
+
+    def is_used() -> bool:
+        """A click that comes with a change is not taken: the page shows the change first."""
+        if use.is_visible():
+            use.click()
+            idle(page)
+        return page.get_by_text("default v1").is_visible()
+
+    eventually(is_used, timeout_s=90)
     with Trainer(client, "trainer-1") as trainer:
         batch = trainer.fetch()
         assert batch is not None, trainer.missing

@@ -106,6 +106,25 @@ def test_a_changed_recipe_shows_its_effect_before_it_is_used(consumed, open_page
     assert service.leases.fetch(Fetch("a")).batch is None
 
 
+def test_a_field_that_is_changed_just_before_the_click_is_shown_first(consumed, open_page):
+    """A slow server gets both in one run: it uses no recipe that lacks what the person sees in the field."""
+    service, _ = consumed
+    page = open_page("consume", recipe=json.dumps({"n_rollouts": 40}))
+
+    def use() -> None:
+        next(button for button in page.app.button if button.label == "Use for the next fetch").click()
+
+    next(one for one in page.app.selectbox if one.label == "Algorithm").set_value("rloo")
+    use()
+    page.app.run()
+    assert page.failures == [] and service.pool.recipes.active("train") is None
+    assert "rloo" in page.html
+    use()
+    page.app.run()
+    recipe = service.pool.recipes.active("train")["recipe"]
+    assert (recipe["algorithm"], recipe["n_rollouts"]) == ("rloo", 40)
+
+
 def test_a_step_says_who_consumed_it(consumed, open_page):
     service, uids = consumed
     step = service.leases.plan_of(uids[0]).step_uids[0]

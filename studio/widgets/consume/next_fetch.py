@@ -55,6 +55,7 @@ def next_fetch(channel: str) -> None:
     then = now if edited == chosen.recipe else fetchable(edited)
     effect(now, then, edited.batch_size)
     changes = difference(chosen.recipe.to_json(), edited.to_json())
+    name, wanted = "", False
     if changes:
         html_table(
             ["Field", "Current", "New"],
@@ -62,15 +63,17 @@ def next_fetch(channel: str) -> None:
         )
         with st.form("activate", border=False):
             name = st.text_input("Recipe name", chosen.name or "default")
-            if st.form_submit_button("Use for the next fetch", type="primary", width="stretch"):
-                version = service.pool.recipes.save(name, edited.to_json(), author=state.author())
-                service.pool.recipes.activate(channel, name.strip(), version, author=state.author())
-                state.set_query(recipe=None)
-                st.rerun()
+            wanted = st.form_submit_button("Use for the next fetch", type="primary", width="stretch")
         if st.button("Discard changes", width="stretch"):
             state.set_query(recipe=None)
             st.rerun()
     recipe_editor(edited, [channel], base=chosen.recipe)
+    # After the editor: a field that was changed just before the click is in the table first.
+    if wanted:
+        version = service.pool.recipes.save(name, edited.to_json(), author=state.author())
+        service.pool.recipes.activate(channel, name.strip(), version, author=state.author())
+        state.set_query(recipe=None)
+        st.rerun()
 
 
 def text_of(value: Any) -> str:

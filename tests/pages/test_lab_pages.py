@@ -13,6 +13,7 @@ import pytest
 
 from core.batch.plan import plan
 from core.batch.recipe import Recipe, parse_recipe
+from core.errors import PoolError
 from core.types import Annotation, AnnotationKind, View
 from studio.widgets.plans.export_job import ExportJob
 from tests.pages.samples import START, agent_steps
@@ -152,6 +153,30 @@ def test_quality_button_appends_and_withdraws(filled, open_page):
     page.app.button(key="label-trajectory-traj-0-0-bad").click().run()
     assert filled.pool.trajectories.get("traj-0-0", tokens=False)["quality"] is None
     assert [row["kind"] for row in filled.pool.labels.annotations(trajectory_uid="traj-0-0")] == ["quality", "quality"]
+
+
+def test_labels_that_are_clicked_faster_than_the_page_is_drawn_are_all_kept(filled, open_page):
+    """A slow server gets several clicks in one run, and a number that was typed just before its click."""
+    page = open_page("inspect", trajectory="traj-0-0", about="trajectory")
+    page.app.number_input[0].set_value(0.25).run()
+    page.app.number_input[0].set_value(0.75)
+    for name in ("bad", "correct-False", "set"):
+        page.app.button(key=f"label-trajectory-traj-0-0-{name}").click()
+    page.app.run()
+    assert page.failures == []
+    trajectory = filled.pool.trajectories.get("traj-0-0", tokens=False)
+    assert (trajectory["quality"], trajectory["correct"], trajectory["reward"]) == ("bad", False, 0.75)
+
+
+def test_a_label_that_is_refused_says_why(filled, open_page, monkeypatch):
+    def full(*_: object, **__: object) -> str:
+        raise PoolError("the disk is full", hint="free some space")
+
+    page = open_page("inspect", trajectory="traj-0-0", about="trajectory")
+    monkeypatch.setattr(filled.pool.labels, "annotate", full)
+    page.app.button(key="label-trajectory-traj-0-0-bad").click().run()
+    assert "the disk is full" in page.html + "".join(one.value for one in page.app.error)
+    assert filled.pool.trajectories.get("traj-0-0", tokens=False)["quality"] is None
 
 
 def test_reward_edit_lies_over_the_captured_one(filled, open_page):

@@ -12,13 +12,17 @@ from typing import Any
 import streamlit as st
 from streamlit.errors import StreamlitAPIException
 
+from core.errors import StudioError
 from core.types import Annotation, AnnotationKind
 from studio import state
+from studio.kit.callouts import show_error
 from studio.kit.figures import section
 from studio.kit.format import ago, caption_html, counted, escape, escape_markdown, number
 from studio.kit.html_tables import dot_label, html_table
 
 SOURCE = "studio"
+REFUSED = "label-refused"
+"""Key of the session state: why the last click labelled nothing."""
 QUALITIES = {
     "good": ("Good", "G"),
     "bad": ("Bad", "B"),
@@ -63,6 +67,20 @@ def redraw() -> None:
         st.rerun(scope="fragment")
     except StreamlitAPIException:
         st.rerun()
+
+
+def annotate_by_click(
+    target: Target, kind: str, value: Any, label: str, on_annotated: Callable[[str], None] | None = None
+) -> None:
+    """Append one label. A callback: it runs before the page, so no click that follows can interrupt it."""
+    try:
+        action = annotate(target, [(kind, value)], label=label)
+    except StudioError as error:
+        st.session_state[REFUSED] = error
+        return
+    if on_annotated is not None:
+        on_annotated(action)
+    st.toast(f"{escape_markdown(label)} on {target.kind} {escape_markdown(target.uid)}")
 
 
 def annotate_and_redraw(
@@ -118,6 +136,8 @@ def label_panel(
         on_annotated: called with the action_uid of each change, before the redraw.
     """
     key = f"label-{target.kind}-{target.uid}"
+    if (refused := st.session_state.pop(REFUSED, None)) is not None:
+        show_error(refused)
     tags = [str(tag) for tag in current["tags"] if tag] if current.get("tags") is not None else []
     if quality:
         _quality(target, current.get("quality"), key, shortcuts, on_annotated)
@@ -132,36 +152,34 @@ def _quality(target: Target, current: str | None, key: str, shortcuts: bool, on_
     with st.container(horizontal=True, gap="xsmall", key="label-quality"):
         for value, (label, letter) in QUALITIES.items():
             on = current == value
-            if st.button(
+            text = "quality withdrawn" if on else f"quality: {value}"
+            st.button(
                 label,
                 key=f"{key}-{value}",
                 type="primary" if on else "secondary",
                 shortcut=letter if shortcuts else None,
                 help="Click again to withdraw" if on else f"Key {letter}" if shortcuts else None,
                 width="stretch",
-            ):
-                text = "quality withdrawn" if on else f"quality: {value}"
-                annotate_and_redraw(
-                    target, AnnotationKind.QUALITY, None if on else value, label=text, on_annotated=on_annotated
-                )
+                on_click=annotate_by_click,
+                args=(target, AnnotationKind.QUALITY, None if on else value, text, on_annotated),
+            )
 
 
 def _correct(target: Target, current: bool | None, key: str, on_annotated: OnAnnotated | None) -> None:
     with st.container(horizontal=True, gap="xsmall"):
         for value, (label, icon) in CORRECT.items():
             on = current == value
-            if st.button(
+            text = "correctness withdrawn" if on else label.lower()
+            st.button(
                 label,
                 icon=icon,
                 key=f"{key}-correct-{value}",
                 type="primary" if on else "secondary",
                 help="Click again to withdraw" if on else "Whether the task was solved, independent of the reward",
                 width="stretch",
-            ):
-                text = "correctness withdrawn" if on else label.lower()
-                annotate_and_redraw(
-                    target, AnnotationKind.CORRECT, None if on else value, label=text, on_annotated=on_annotated
-                )
+                on_click=annotate_by_click,
+                args=(target, AnnotationKind.CORRECT, None if on else value, text, on_annotated),
+            )
 
 
 def _trainable(
@@ -201,6 +219,7 @@ def _reward(
     opinion = latest(annotations, target, AnnotationKind.REWARD)
     overlay = opinion is not None and opinion["value"] is not None
     n_given = sum(one["kind"] == AnnotationKind.REWARD for one in annotations)
+    field = f"{key}-reward-{n_given}-{effective}"
     with st.container(horizontal=True, gap="xsmall", vertical_alignment="bottom"):
         entered = st.number_input(
             "Reward",
@@ -208,20 +227,33 @@ def _reward(
             placeholder="unscored",
             format="%.4g",
             # Another reward begins the input anew; other labels leave what is being typed.
-            key=f"{key}-reward-{n_given}-{effective}",
+            key=field,
             help="A label overrides the captured reward and can be withdrawn.",
         )
-        if st.button("Set", key=f"{key}-set", disabled=entered is None or entered == effective):
-            annotate_and_redraw(
-                target, AnnotationKind.REWARD, entered, label=f"reward: {number(entered)}", on_annotated=on_annotated
-            )
-        if overlay and st.button("Withdraw", key=f"{key}-withdraw"):
-            annotate_and_redraw(
-                target, AnnotationKind.REWARD, None, label="reward withdrawn", on_annotated=on_annotated
+        st.button(
+            "Set",
+            key=f"{key}-set",
+            disabled=entered is None or entered == effective,
+            on_click=_set_reward,
+            args=(target, field, on_annotated),
+        )
+        if overlay:
+            st.button(
+                "Withdraw",
+                key=f"{key}-withdraw",
+                on_click=annotate_by_click,
+                args=(target, AnnotationKind.REWARD, None, "reward withdrawn", on_annotated),
             )
     if overlay and opinion is not None:
         before = f"captured {number(captured)} · " if target.kind == "step" else ""
         st.html(caption_html(f"{before}{opinion['author']} says {number(opinion['value'])}"))
+
+
+def _set_reward(target: Target, field: str, on_annotated: OnAnnotated | None) -> None:
+    # The field's value as of the click: it may have changed since the page was drawn.
+    entered = st.session_state.get(field)
+    if entered is not None:
+        annotate_by_click(target, AnnotationKind.REWARD, entered, f"reward: {number(entered)}", on_annotated)
 
 
 def _tags(target: Target, current: list[str], key: str, on_annotated: OnAnnotated | None) -> None:
